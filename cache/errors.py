@@ -1,0 +1,95 @@
+"""Every error roivault raises on purpose: it names what is wrong and what to do, and knows its exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class RoivaultError(Exception):
+    """Base of all deliberate errors. `exit_code` is what the command line ends with (see the table in the README)."""
+
+    exit_code = 65
+
+
+class UsageError(RoivaultError):
+    """A wrong option or a combination of options that makes no sense; raised before any work starts."""
+
+    exit_code = 2
+
+
+class InputNotFound(RoivaultError):
+    """Images, weights or annotations that are not where the caller said."""
+
+    exit_code = 66
+
+
+class StoreNotFound(InputNotFound):
+    """There is no store at the path."""
+
+
+class WeightsError(RoivaultError):
+    """A checkpoint that is damaged, unsafe to load, or does not fit the preset."""
+
+
+class DataError(RoivaultError):
+    """Input that was found but cannot be used as it is."""
+
+
+class InvalidRegions(DataError, ValueError):
+    """A `Regions` whose arrays do not fit together or hold values that must not be stored.
+
+    `kind` is the failure kind a job records for it: bad_boxes, non_finite or value_range.
+    """
+
+    def __init__(self, key: str, kind: str, message: str):
+        super().__init__(f"{key!r}: {message}")
+        self.key, self.kind, self.message = key, kind, message
+
+
+class CorruptRecord(DataError):
+    """Bytes that are not a valid record."""
+
+    def __init__(self, key: str, why: str):
+        super().__init__(f"record {key!r} is corrupt: {why}; run `roivault verify` on its store, then extract it again")
+        self.key, self.why = key, why
+
+    def __reduce__(self):
+        return type(self), (self.key, self.why)
+
+
+class StoreDamaged(DataError):
+    """A store file that is missing, cut short or altered."""
+
+
+class MissingKeys(RoivaultError, KeyError):
+    """Keys that the store does not hold; `keys` has all of them."""
+
+    def __init__(self, keys: Sequence[str], where: str = "the store"):
+        self.keys, self.where = list(keys), where
+        shown = ", ".join(repr(k) for k in self.keys[:5]) + (", ..." if len(self.keys) > 5 else "")
+        self.text = f"{len(self.keys)} of the keys asked for are not in {where}: {shown}"
+        super().__init__(self.text)
+
+    def __str__(self) -> str:  # KeyError would show the repr of the text
+        return self.text
+
+    def __reduce__(self):
+        return type(self), (self.keys, self.where)
+
+
+class StoreMismatch(RoivaultError):
+    """The store was made by other choices than this job's; names each that differs."""
+
+    exit_code = 78
+
+
+class StoreLocked(RoivaultError):
+    """Another process is writing to the store."""
+
+    exit_code = 75
+
+
+class DiskError(RoivaultError):
+    """The disk is full or failing; what was committed before is intact."""
+
+    exit_code = 74
