@@ -1,0 +1,61 @@
+"""Box geometry of the detectron2 convention: continuous corners, width = x2 - x1, no added pixel.
+
+Boxes are (x1, y1, x2, y2); deltas are (dx, dy, dw, dh) as in Faster R-CNN (Ren et al. 2015, eq. 2).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+MAX_LOG_SCALE = math.log(1000 / 16)  # a regressed side grows at most this much, or exp() overflows
+
+
+def grid_anchors(height: int, width: int, stride: int, sizes, ratios, device=None) -> Tensor:
+    """Anchors of a feature map: f32[height*width*A,4] in (row, column, size, ratio) order.
+
+    Centred on each cell's top-left corner, as detectron2 places them with offset 0; ratio is height / width.
+    """
+    sides = [(math.sqrt(size * size / ratio), ratio * math.sqrt(size * size / ratio)) for size in sizes for ratio in ratios]
+    cells = torch.tensor([(-w / 2, -h / 2, w / 2, h / 2) for w, h in sides], dtype=torch.float32, device=device)
+    x = torch.arange(0, width * stride, stride, dtype=torch.float32, device=device)
+    y = torch.arange(0, height * stride, stride, dtype=torch.float32, device=device)
+    y, x = torch.meshgrid(y, x, indexing="ij")
+    shifts = torch.stack((x, y, x, y), dim=-1).reshape(-1, 1, 4)
+    return (shifts + cells).reshape(-1, 4)
+
+
+def encode_deltas(boxes: Tensor, targets: Tensor, weights=(1.0, 1.0, 1.0, 1.0)) -> Tensor:
+    """Deltas [n,4] that take `boxes` [n,4] to `targets` [n,4]; boxes must have a positive area."""
+    wx, wy, ww, wh = weights
+    width, height = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
+    target_width, target_height = targets[:, 2] - targets[:, 0], targets[:, 3] - targets[:, 1]
+    dx = wx * (targets[:, 0] + 0.5 * target_width - boxes[:, 0] - 0.5 * width) / width
+    dy = wy * (targets[:, 1] + 0.5 * target_height - boxes[:, 1] - 0.5 * height) / height
+    return torch.stack((dx, dy, ww * torch.log(target_width / width), wh * torch.log(target_height / height)), dim=1)
+
+
+def decode_deltas(boxes: Tensor, deltas: Tensor, weights=(1.0, 1.0, 1.0, 1.0)) -> Tensor:
+    """Boxes [n,4] after moving `boxes` [n,4] by `deltas` [n,4]; not clipped."""
+    wx, wy, ww, wh = weights
+    width, height = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
+    centre_x = deltas[:, 0] / wx * width + boxes[:, 0] + 0.5 * width
+    centre_y = deltas[:, 1] / wy * height + boxes[:, 1] + 0.5 * height
+    half_width = 0.5 * torch.exp((deltas[:, 2] / ww).clamp(max=MAX_LOG_SCALE)) * width
+    half_height = 0.5 * torch.exp((deltas[:, 3] / wh).clamp(max=MAX_LOG_SCALE)) * height
+    return torch.stack(
+        (centre_x - half_width, centre_y - half_height, centre_x + half_width, centre_y + half_height), dim=1
+    )
+
+
+def clip_boxes(boxes: Tensor, height: float, width: float) -> Tensor:
+    """Boxes [n,4] with corners moved into [0, width] x [0, height]."""
+    x1, y1, x2, y2 = boxes.unbind(dim=1)
+    return torch.stack((x1.clamp(0, width), y1.clamp(0, height), x2.clamp(0, width), y2.clamp(0, height)), dim=1)
+
+
+def has_area(boxes: Tensor) -> Tensor:
+    """bool[n]: positive width and height."""
+    return (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])

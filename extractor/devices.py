@@ -1,0 +1,58 @@
+"""Which device and number format the detector runs in, and the settings that keep its results exact there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+
+from cache import UsageError
+
+PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def resolve_device(device: str) -> torch.device:
+    """The torch device for "auto", "cpu", "cuda" or "cuda:N"; auto is the GPU when torch sees one.
+
+    Raises: UsageError when the device is not there.
+    """
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        resolved = torch.device(device)
+    except RuntimeError as error:
+        raise UsageError(f"device {device!r} is not known; use auto, cpu, cuda or cuda:N") from error
+    if resolved.type not in ("cpu", "cuda"):
+        raise UsageError(f"device {device!r} is not supported; use auto, cpu, cuda or cuda:N")
+    if resolved.type == "cuda" and (resolved.index or 0) >= torch.cuda.device_count():
+        count = torch.cuda.device_count()
+        raise UsageError(f"device {device!r} was asked for but torch sees {count} GPUs; run `roivault doctor`")
+    return resolved
+
+
+def resolve_precision(precision: str) -> str:
+    """One of PRECISIONS; "auto" is float32, the reference. Raises: UsageError."""
+    if precision == "auto":
+        return "float32"
+    if precision not in PRECISIONS:
+        raise UsageError(f"precision {precision!r} is not known; use auto, {', '.join(PRECISIONS)}")
+    return precision
+
+
+@contextmanager
+def exact_numerics(device: torch.device, precision: str) -> Iterator[None]:
+    """float32 means float32: TF32 and cudnn's timing-based choice of algorithm are off inside and restored after.
+
+    Lower precisions run under autocast.
+    """
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic
+    matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic = False, False, False, True
+    try:
+        with ExitStack() as stack:
+            if (dtype := PRECISIONS[precision]) is not None:
+                stack.enter_context(torch.autocast(device.type, dtype=dtype))
+            yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic = before
