@@ -1,0 +1,180 @@
+"""roivault's front door: one command line over all its packages, and the names that programs import.
+
+    from roivault import load_extractor, open_store
+
+Names are loaded when they are first used, so importing this module is cheap and needs only the base installation.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import shlex
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+__version__ = "0.1.0"
+
+PACKAGES = ("cache", "extractor", "ray_jobs", "consumers")
+
+# Modules that add verbs, each with register(app); their order is the order in `roivault --help`.
+COMMANDS = ()
+
+_NAMES = {
+    "cache": (
+        "CorruptRecord DataError DiskError FAILURE_KINDS Failure InputNotFound InvalidRegions MissingKeys Regions "
+        "RegionStore RoivaultError StoreDamaged StoreLocked StoreMismatch StoreNotFound StoreWriter UsageError "
+        "WeightsError WriteResult open_store"
+    ),
+    "extractor": "DecodePolicy ImageError list_extractors load_extractor",
+}
+_HOME = {name: package for package, names in _NAMES.items() for name in names.split()}
+
+__all__ = ["__version__", "main", *_HOME]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'roivault' has no attribute {name!r}")
+    _refuse_shadowed()
+    value = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class ShadowedPackages(ImportError):
+    """Another package bears the name of one of roivault's own and comes first on Python's path."""
+
+
+def shadowed() -> dict[str, str]:
+    """Packages of roivault that Python finds somewhere else than beside this file: {name: where it finds them}."""
+    home = Path(__file__).resolve().parent
+    found = {}
+    for name in PACKAGES:
+        module = sys.modules.get(name)
+        spec = getattr(module, "__spec__", None) if module else importlib.util.find_spec(name)
+        places = list(spec.submodule_search_locations or [spec.origin]) if spec else [getattr(module, "__file__", None)]
+        if home / name not in [Path(place).resolve() for place in places if place]:
+            found[name] = str(places[0] or "nowhere")
+    return found
+
+
+def _refuse_shadowed() -> None:
+    others = shadowed()
+    if others:
+        listing = ", ".join(f"{name} ({place})" for name, place in others.items())
+        raise ShadowedPackages(
+            f"Python finds other packages under the names of roivault's own: {listing}. roivault's are in "
+            f"{Path(__file__).resolve().parent}. Run from another folder, rename the other package, or uninstall it."
+        )
+
+
+def build_app() -> Any:
+    """The command line, as a click command with every verb mounted."""
+    import typer
+
+    app = typer.Typer(
+        name="roivault",
+        help="Region features of images: extracted once, kept in a cache that trainers read at memory speed.",
+        add_completion=False,
+        no_args_is_help=True,
+        rich_markup_mode=None,  # plain help: rich would double the start-up time
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+    def show_version(wanted: bool) -> None:
+        if wanted:
+            print(f"roivault {__version__}")
+            raise typer.Exit()
+
+    @app.callback()
+    def roivault(
+        version: bool = typer.Option(False, "--version", callback=show_version, is_eager=True, help="Show the version."),
+    ) -> None:
+        pass
+
+    for name in COMMANDS:
+        importlib.import_module(name).register(app)
+    return typer.main.get_command(app)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line (default: the process's own) and return its exit code; see the table in the README."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    try:
+        _refuse_shadowed()
+        code = _invoke(args)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # the reader, `head` for instance, has seen enough; 141 is what the shell calls that
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except KeyboardInterrupt:
+        code, text = 130, "interrupted"
+    except Exception as error:
+        code, text = _explain(error, args)
+    print(f"Error: {text}", file=sys.stderr)
+    if "--json" in args:
+        print(json.dumps({"error": text, "exit_code": code}))
+    return code
+
+
+def _explain(error: Exception, args: list[str]) -> tuple[int, str]:
+    """Exit code and text of an error: deliberate ones carry both, a missing extra is named, the rest is a bug."""
+    if hasattr(error, "format_message"):  # click's usage errors
+        context = getattr(error, "ctx", None)
+        hint = f". See `{context.command_path} --help`" if context else ""
+        return error.exit_code, error.format_message().rstrip(".") + hint
+    if hasattr(error, "exit_code"):
+        return error.exit_code, str(error)
+    if isinstance(error, ShadowedPackages):
+        return 2, str(error)
+    if isinstance(error, ModuleNotFoundError):
+        from ray_jobs.doctor import install_hint
+
+        if hint := install_hint(error.name or ""):
+            return 2, f"this needs {error.name}, which is not installed: {hint}"
+    return 1, f"{type(error).__name__}: {error}. This is a bug in roivault; the traceback is in {_log(error, args)}"
+
+
+def _log(error: Exception, args: list[str]) -> str:
+    """Write the traceback to --log-file when the command line names one, else to a new file; return its path."""
+    text = f"roivault {__version__}, Python {sys.version}\n{shlex.join(['roivault', *args])}\n"
+    text += "".join(traceback.format_exception(error))
+    path = dict(zip(args, args[1:], strict=False)).get("--log-file")
+    try:
+        with open(path or tempfile.mkstemp(prefix="roivault-", suffix=".log")[1], "a", encoding="utf-8") as file:
+            file.write(text)
+            return file.name
+    except OSError:
+        sys.stderr.write(text)
+        return "the lines above"
+
+
+def _invoke(args: list[str]) -> int:
+    command = build_app()
+    import typer
+
+    try:
+        with command.make_context("roivault", args) as context:
+            command.invoke(context)
+    except typer.Exit as end:
+        return end.exit_code
+    except typer.Abort:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
