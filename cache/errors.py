@@ -45,6 +45,9 @@ class InvalidRegions(DataError, ValueError):
         super().__init__(f"{key!r}: {message}")
         self.key, self.kind, self.message = key, kind, message
 
+    def __reduce__(self):
+        return type(self), (self.key, self.kind, self.message)
+
 
 class CorruptRecord(DataError):
     """Bytes that are not a valid record."""

@@ -95,8 +95,7 @@ class Regions:
     def trusted(cls, **values: Any) -> Regions:
         """Build without looking at the values: for `decode`, which has checked the layout and the checksum."""
         regions = object.__new__(cls)
-        for field in fields(cls):
-            object.__setattr__(regions, field.name, values.get(field.name))
+        regions.__dict__.update(values)  # fields left out keep the default of the class
         return regions
 
     @property
