@@ -73,23 +73,26 @@ class Detector(nn.Module):
         the last bits, and a record must not depend on how many proposals happened to be in its chunk.
         """
         chunk = chunk or self.config.roi_chunk
+        feature = feature.float()  # under autocast too: bfloat16 box corners would be off by pixels
         parts = [self._describe_chunk(feature, part, size, chunk) for part in rois.split(chunk)]
         if not parts:
             parts = [self._describe_chunk(feature, rois, size, chunk)]
         return Detections(*(torch.cat([getattr(p, f.name) for p in parts]) for f in fields(Detections)))
 
     def _describe_chunk(self, feature: Tensor, rois: Tensor, size: tuple[int, int], chunk: int) -> Detections:
-        k = len(rois)
         padded = rois.new_zeros(chunk, 5)  # column 0, the image's index in the batch, stays 0
-        padded[:k, 1:] = rois
-        heads = self.roi_heads
-        features = heads.features(heads.pool(feature, padded.to(feature.dtype)))
-        class_logits, deltas = heads.box_predictor(features)
-        best = class_logits.argmax(dim=1)
-        attr_logits = heads.box_predictor.attribute_logits(features, best)
+        padded[: len(rois), 1:] = rois
+        features = self.roi_heads.features(self.roi_heads.pool(feature, padded))
+        return self.predict(padded[:, 1:], features, size)[: len(rois)]
+
+    def predict(self, rois: Tensor, features: Tensor, size: tuple[int, int]) -> Detections:
+        """Detections of rois f32[k,4] from their region features [k,d], in an image of `size` (height, width)."""
+        predictor = self.roi_heads.box_predictor
+        class_logits, deltas = predictor(features)
+        attr_logits = predictor.attribute_logits(features, class_logits.argmax(dim=1))
         class_probs, class_ids = class_logits.float().softmax(dim=1)[:, :-1].max(dim=1)
         attr_probs, attr_ids = attr_logits.float()[:, :-1].softmax(dim=1).max(dim=1)
-        rows = torch.arange(chunk, device=rois.device)
-        chosen = deltas.float().reshape(chunk, -1, 4)[rows, class_ids]
-        boxes = clip_boxes(decode_deltas(padded[:, 1:], chosen, BOX_WEIGHTS), *size)
-        return Detections(padded[:, 1:], boxes, features.float(), class_ids, class_probs, attr_ids, attr_probs)[:k]
+        rows = torch.arange(len(rois), device=rois.device)
+        chosen = deltas.float().reshape(len(rois), -1, 4)[rows, class_ids]
+        boxes = clip_boxes(decode_deltas(rois, chosen, BOX_WEIGHTS), *size)
+        return Detections(rois, boxes, features.float(), class_ids, class_probs, attr_ids, attr_probs)

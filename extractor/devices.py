@@ -42,17 +42,30 @@ def resolve_precision(precision: str) -> str:
 
 @contextmanager
 def exact_numerics(device: torch.device, precision: str) -> Iterator[None]:
-    """float32 means float32: TF32 and cudnn's timing-based choice of algorithm are off inside and restored after.
+    """float32 means float32: TF32, bfloat16 products and cudnn's timing-based choices are off inside, restored after.
 
     Lower precisions run under autocast.
     """
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic
-    matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic = False, False, False, True
+    backends = torch.backends
+    products = (backends.cuda.matmul, backends.cudnn.conv, backends.mkldnn.matmul, backends.mkldnn.conv)
+    before = [product.fp32_precision for product in products]
+    choices = backends.cudnn.benchmark, backends.cudnn.deterministic
     try:
+        for product in products:
+            product.fp32_precision = "ieee"
+        backends.cudnn.benchmark, backends.cudnn.deterministic = False, True
         with ExitStack() as stack:
             if (dtype := PRECISIONS[precision]) is not None:
                 stack.enter_context(torch.autocast(device.type, dtype=dtype))
             yield
     finally:
-        matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic = before
+        for product, value in zip(products, before, strict=True):
+            product.fp32_precision = value
+        backends.cudnn.benchmark, backends.cudnn.deterministic = choices
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception means that memory ran out, on a GPU, in torch's CPU allocator or in Python."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)

@@ -13,7 +13,7 @@ from cache import Failure, InvalidRegions, Regions, UsageError
 
 from .backbone import MIN_SIDE
 from .detector import Detections, Detector
-from .devices import exact_numerics, resolve_device, resolve_precision
+from .devices import exact_numerics, is_out_of_memory, resolve_device, resolve_precision
 from .images import DecodedImage, DecodePolicy, ImageError, decode
 from .presets import Preset, get_preset
 from .resize import resize_pillow, short_side_size
@@ -181,7 +181,9 @@ class Extractor:
             batch = torch.stack([self._tensor(images[i], size) for i in rows]).to(self.device, non_blocking=True)
             rois = None if given[rows[0]] is None else [self._scale(given[i], images[i], size) for i in rows]
             found = [self._select(d, rois is not None) for d in self._detector.detect(batch, rois, chunk)]
-        except (torch.OutOfMemoryError, MemoryError) as error:
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
                 if chunk > 1:
