@@ -13,15 +13,15 @@ PACKAGES = ("cache", "extractor", "ray_jobs", "consumers")
 BASE = ["numpy>=1.24", "lmdb>=1.4", "xxhash>=3.0", "ml_dtypes>=0.3.1", "typer>=0.15", "rich>=13.8"]
 EXTRAS = {
     "extract": [
-        "torch>=2.1",
-        "torchvision>=0.16",
+        "torch>=2.9",
+        "torchvision>=0.24",
         "opencv-python-headless>=4.8",
         "pillow>=10.1",
         "safetensors>=0.4",
         "fsspec>=2023.6",
     ],
     "ray": ["ray[default]>=2.40"],
-    "consumers": ["torch>=2.1", "transformers>=4.40", "tokenizers>=0.19", "safetensors>=0.4", "matplotlib>=3.8"],
+    "consumers": ["torch>=2.9", "transformers>=4.40", "tokenizers>=0.19", "safetensors>=0.4", "matplotlib>=3.8"],
     "server": ["pyarrow>=14"],
 }
 FORMATS = ["h5py>=3.10"]  # foreign caches in HDF5
