@@ -1,0 +1,134 @@
+"""From a Pillow image of any mode to upright RGB pixels; the rules are stated in `images`."""
+
+from __future__ import annotations
+
+import contextlib
+from functools import cache
+
+import numpy as np
+from PIL import Image, ImageFile, TiffImagePlugin
+
+_ORIENTATION, _NEW_SUBFILE_TYPE, _BITS_PER_SAMPLE, _PHOTOMETRIC = 274, 254, 258, 262  # TIFF and EXIF tags
+_TURN = Image.Transpose
+# EXIF orientation -> the transposition that makes the picture upright, and the one that undoes it
+_UPRIGHT = {
+    2: (_TURN.FLIP_LEFT_RIGHT, _TURN.FLIP_LEFT_RIGHT),
+    3: (_TURN.ROTATE_180, _TURN.ROTATE_180),
+    4: (_TURN.FLIP_TOP_BOTTOM, _TURN.FLIP_TOP_BOTTOM),
+    5: (_TURN.TRANSPOSE, _TURN.TRANSPOSE),
+    6: (_TURN.ROTATE_270, _TURN.ROTATE_90),
+    7: (_TURN.TRANSVERSE, _TURN.TRANSVERSE),
+    8: (_TURN.ROTATE_90, _TURN.ROTATE_270),
+}
+
+
+class Unsupported(ValueError):
+    """A picture that decodes, but whose samples have no stated way to RGB."""
+
+
+def rgb_pixels(im: Image.Image, *, upright: bool, keep: bool, encoded: bytes | None = None) -> np.ndarray:
+    """RGB uint8 [H,W,3], contiguous and read-only, of an image that may not have been loaded yet.
+
+    Args:
+        im: the image; its header has been checked against the size limit.
+        upright: apply the EXIF orientation.
+        keep: keep what decoded of a file that ends early.
+        encoded: the encoded file, where there is one.
+
+    Raises whatever the decoder raises.
+    """
+    if isinstance(im, TiffImagePlugin.TiffImageFile):
+        turn = _load_tiff(im, upright, keep)
+    else:
+        _load(im, keep)
+        turn = _UPRIGHT.get(_exif_orientation(im), (None,))[0] if upright else None
+    rgb = _to_rgb(_to_8_bits(im, encoded))
+    if turn is not None:
+        rgb = rgb.transpose(turn)
+    return np.asarray(rgb)
+
+
+def _load(im: Image.Image, keep: bool) -> None:
+    try:
+        im.load()
+    except Exception:
+        if not keep or not isinstance(im, ImageFile.ImageFile):
+            raise
+        im.tile = []  # no more to decode; the rows that were decoded are in the image
+        with contextlib.suppress(Exception):
+            im.load_end()
+        im.load()  # raises when not even the header of the pixels was there
+
+
+def _load_tiff(im: TiffImagePlugin.TiffImageFile, upright: bool, keep: bool) -> Image.Transpose | None:
+    """Load, and return the transposition that is left to do: Pillow makes a TIFF upright while loading it."""
+    if im.tag_v2.get(_NEW_SUBFILE_TYPE, 0) & 1:
+        raise Unsupported("unsupported: its first picture is marked as a preview, as in a raw camera file")
+    orientation = im.tag_v2.get(_ORIENTATION)
+    if im.tile:  # with the memory there, Pillow does not hold the size against its process-wide limit
+        size = im.size[::-1] if orientation in (5, 6, 7, 8) else im.size
+        im.im = Image.new(im.mode, size).im
+    _load(im, keep)
+    return None if upright else _UPRIGHT.get(orientation, (None, None))[1]
+
+
+def _exif_orientation(im: Image.Image) -> int | None:
+    block = im.info.get("exif")
+    if not block:
+        return None
+    exif = Image.Exif()
+    try:
+        exif.load(block)
+        return exif.get(_ORIENTATION)
+    except Exception:  # damaged EXIF says nothing about the orientation
+        return None
+
+
+@cache
+def _scale_to_8_bits(white: int) -> np.ndarray:
+    """Table from 0..65535 to round(255 v / white)."""
+    values = np.minimum(np.arange(65536, dtype=np.uint32), white)
+    return ((values * 255 + white // 2) // white).astype(np.uint8)
+
+
+def _to_8_bits(im: Image.Image, encoded: bytes | None) -> Image.Image:
+    tags = getattr(im, "tag_v2", {})
+    if im.mode.startswith("I;16") or (im.mode == "I" and im.format in ("PNG", "PPM")):
+        values = np.asarray(im)
+        grey = _scale_to_8_bits(4095 if tags.get(_BITS_PER_SAMPLE) == (12,) else 65535)[values]
+        if tags.get(_PHOTOMETRIC) == 0:  # white is zero; Pillow inverts this for 8 bits only
+            grey = 255 - grey
+        transparent = im.info.get("transparency")
+        if isinstance(transparent, int):
+            grey[values == transparent] = 255
+        return Image.fromarray(grey)
+    if im.mode in ("I", "F"):
+        raise Unsupported("unsupported: 32-bit samples have no agreed white, save it with 8 or 16 bits")
+    if im.format == "PNG" and encoded is not None and encoded[24] == 16:
+        return _deep_png(encoded, im.size) or im
+    return im
+
+
+def _deep_png(encoded: bytes, size: tuple[int, int]) -> Image.Image | None:
+    """16-bit colour, of which Pillow keeps the high byte only."""
+    import cv2
+
+    try:
+        values = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_UNCHANGED)
+    except cv2.error:
+        return None
+    if values is None or values.dtype != np.uint16 or values.shape[:2] != size[::-1] or values.ndim != 3:
+        return None
+    order = [2, 1, 0, 3][: values.shape[2]]
+    return Image.fromarray(_scale_to_8_bits(65535)[values[..., order]])
+
+
+def _to_rgb(im: Image.Image) -> Image.Image:
+    if not im.has_transparency_data:
+        return im if im.mode == "RGB" else im.convert("RGB")
+    if im.mode == "La":
+        im = im.convert("LA")
+    rgba = im.convert("RGBA")
+    white = Image.new("RGB", im.size, "white")
+    white.paste(rgba, mask=rgba.getchannel("A"))
+    return white
