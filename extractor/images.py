@@ -154,6 +154,14 @@ def decode(source: Any, key: str, policy: DecodePolicy = _DEFAULT_POLICY) -> Dec
         raise ImageError(key, problem.kind, problem.message, where) from problem.__cause__
 
 
+def read(path: str, key: str, policy: DecodePolicy = _DEFAULT_POLICY) -> bytes:
+    """The encoded bytes of a file or URL, read as `decode` reads it: for callers that read ahead. Raises: ImageError."""
+    try:
+        return _read(path, policy)
+    except _Problem as problem:
+        raise ImageError(key, problem.kind, problem.message, path) from problem.__cause__
+
+
 def _decode_array(array: np.ndarray, key: str, policy: DecodePolicy) -> DecodedImage:
     if array.ndim != 3 or array.shape[2] != 3 or array.dtype != np.uint8 or 0 in array.shape:
         remedy = "give RGB uint8 [H,W,3]"
