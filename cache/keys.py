@@ -1,0 +1,42 @@
+"""How an image's name becomes its key: utf-8, `/` between folders, 1 to 511 bytes, the same on every machine."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import xxhash
+
+MAX_KEY_BYTES = 511
+SHORT_KEY_BYTES = 480  # of a key that is too long; leaves room for "#" and the hash
+
+FILE_KEY_RULES = ("path", "name", "stem")
+
+
+def printable(name: str) -> str:
+    """A file name as valid unicode: bytes that are not utf-8 (lone surrogates in Python's str) become %XX."""
+    return re.sub("[\udc80-\udcff]", lambda byte: f"%{ord(byte[0]) - 0xDC00:02X}", name)
+
+
+def file_key(relative: str, rule: str = "path") -> str:
+    """Key of a file from its path relative to the source it was listed from.
+
+    `path` keeps all of it, suffix included; `name` only the file's name; `stem` the name without its last suffix
+    ("a.v1.jpg" -> "a.v1", ".jpg" -> ".jpg").
+    """
+    path = printable(relative).replace(os.sep, "/")
+    if rule == "path":
+        return path
+    name = path.rpartition("/")[2]
+    return name if rule == "name" else os.path.splitext(name)[0]
+
+
+def fits(key: str) -> bool:
+    """Whether a store can hold the key."""
+    return 1 <= len(key.encode()) <= MAX_KEY_BYTES
+
+
+def shorten(key: str) -> str:
+    """Stands for a key that is too long: its first 480 bytes, cut between characters, `#`, and a hash of all of it."""
+    data = key.encode()
+    return f"{data[:SHORT_KEY_BYTES].decode('utf-8', 'ignore')}#{xxhash.xxh3_64_hexdigest(data)}"
