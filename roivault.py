@@ -87,7 +87,6 @@ def build_app() -> Any:
         name="roivault",
         help="Region features of images: extracted once, kept in a cache that trainers read at memory speed.",
         add_completion=False,
-        no_args_is_help=True,
         rich_markup_mode=None,  # plain help: rich would double the start-up time
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
@@ -100,7 +99,9 @@ def build_app() -> Any:
 
     @app.callback()
     def roivault(
-        version: bool = typer.Option(False, "--version", callback=show_version, is_eager=True, help="Show the version."),
+        version: bool = typer.Option(
+            False, "--version", callback=show_version, is_eager=True, help="Show the version and exit."
+        ),
     ) -> None:
         pass
 
@@ -111,7 +112,7 @@ def build_app() -> Any:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (default: the process's own) and return its exit code; see the table in the README."""
-    args = list(sys.argv[1:] if argv is None else argv)
+    args = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     try:
         _refuse_shadowed()
         code = _invoke(args)
