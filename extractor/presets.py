@@ -10,6 +10,7 @@ import difflib
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 
 from cache import UsageError
 
@@ -101,6 +102,11 @@ class Preset:
     def attributes(self) -> tuple[str, ...]:
         """Attribute names; a record's attr_ids index them."""
         return read_vocabulary(self.attribute_file)
+
+    @property
+    def weights_file(self) -> Path:
+        """Where its checkpoint lies once it is installed."""
+        return Path(str(files("extractor").joinpath("data", self.weights)))
 
     def choices(self) -> dict[str, str | int | float]:
         """The preset's settings, flat, for a store's fingerprint."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from importlib.resources import files
 from pathlib import Path
 
 import torch
@@ -17,7 +16,7 @@ from .presets import Preset
 
 def weights_path(preset: Preset, weights: str | Path | None = None) -> Path:
     """The checkpoint to load: the given file, else the one that ships with the preset. Raises: InputNotFound."""
-    path = Path(weights) if weights is not None else Path(str(files("extractor").joinpath("data", preset.weights)))
+    path = Path(weights) if weights is not None else preset.weights_file
     if not path.is_file():
         raise InputNotFound(f"no weights for model {preset.name!r} at {path}; give a checkpoint with --weights FILE")
     return path
