@@ -15,7 +15,7 @@ from .backbone import MIN_SIDE
 from .detector import Detections, Detector
 from .devices import exact_numerics, is_out_of_memory, resolve_device, resolve_precision
 from .images import DecodedImage, DecodePolicy, ImageError, decode
-from .presets import Preset, get_preset
+from .presets import Preset, fingerprint, get_preset
 from .resize import resize_pillow, short_side_size
 from .selection import select_max_class
 from .weights import file_sha256, load_weights, weights_path
@@ -88,14 +88,7 @@ class Extractor:
 
     def fingerprint(self) -> dict[str, str | int | float]:
         """Everything about this extractor that may change a byte of a record, flat."""
-        return {
-            "weights_sha256": self.weights_sha256,
-            **self.preset.choices(),
-            "precision": self.precision,
-            "orientation": self.policy.orientation,
-            "truncated": self.policy.truncated,
-            "max_pixels": self.policy.max_pixels,
-        }
+        return fingerprint(self.preset, self.weights_sha256, self.precision, self.policy)
 
     def __call__(
         self,

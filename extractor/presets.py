@@ -11,8 +11,12 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cache import UsageError
+
+if TYPE_CHECKING:
+    from .images import DecodePolicy
 
 
 @dataclass(frozen=True)
@@ -119,6 +123,24 @@ class Preset:
 
 def list_text(values: tuple[float, ...]) -> str:
     return ", ".join(f"{v:g}" for v in values)
+
+
+def fingerprint(preset: Preset, weights_sha256: str, precision: str, policy: DecodePolicy) -> dict[str, str | int | float]:
+    """Everything that may change a byte of a record, flat: it can be told without loading the model.
+
+    Args:
+        weights_sha256: hexadecimal sha256 of the checkpoint file.
+        precision: float32, bfloat16 or float16; what `auto` became.
+        policy: how image files are read.
+    """
+    return {
+        "weights_sha256": weights_sha256,
+        **preset.choices(),
+        "precision": precision,
+        "orientation": policy.orientation,
+        "truncated": policy.truncated,
+        "max_pixels": policy.max_pixels,
+    }
 
 
 @cache

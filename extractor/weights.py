@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from typing import TYPE_CHECKING
 
 from cache import InputNotFound, WeightsError
 
 from .presets import Preset
+
+if TYPE_CHECKING:
+    import torch
 
 
 def weights_path(preset: Preset, weights: str | Path | None = None) -> Path:
@@ -38,6 +39,10 @@ def load_weights(model: torch.nn.Module, path: Path) -> None:
         WeightsError: not a safetensors file, or tensors that are missing, unknown, of another shape or not finite;
             names them all and leaves the model as it was.
     """
+    import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
     try:
         state = load_file(path)
     except (SafetensorError, OSError, ValueError, KeyError) as error:
