@@ -45,6 +45,10 @@ if features.check("avif"):
     _OPENERS["AVIF"] = AvifImagePlugin.AvifImageFile
 
 
+class Unsupported(ValueError):
+    """A picture that decodes, but for whose samples there is no rule."""
+
+
 class Sniffed(NamedTuple):
     """`format` is a picture format, or None with the failure kind and the reason."""
 
@@ -99,13 +103,15 @@ _MAGIC: tuple[tuple[bytes, Sniffed], ...] = (
     (b"\x93NUMPY", _not_an_image("a NumPy array file")),
     (b"version https://git-lfs.github.com/spec/", _not_an_image("a Git LFS pointer (run `git lfs pull`)")),
 )
-_UNSUPPORTED = re.compile("unsupported|not (yet )?supported|cannot handle|unknown pixel mode|no agreed white", re.I)
+_UNSUPPORTED = re.compile("unsupported|not (yet )?supported|cannot handle|unknown pixel mode", re.I)
 _HEIF_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}
 _AVIF_BRANDS = {b"avif", b"avis"}
 
 
 def sniff(head: bytes) -> Sniffed:
     """Tell what a file is from its first `HEAD` bytes (all of it when it is shorter)."""
+    if len(head) < 12:
+        return _not_an_image(f"only {len(head)} bytes")
     for magic, answer in _MAGIC:
         if head.startswith(magic):
             is_canon_raw = answer.format == "TIFF" and head[8:10] == b"CR"
@@ -155,25 +161,39 @@ def open_header(data: bytes, format: str) -> ImageFile.ImageFile:
     return _OPENERS[format](io.BytesIO(data))
 
 
+def claimed_size(head: bytes, format: str) -> tuple[int, int] | None:
+    """Size (width, height) that a WebP claims: its class allocates the canvas already when it parses the header."""
+    if format != "WebP" or len(head) < 30:
+        return None
+    chunk, word = head[12:16], int.from_bytes(head[21:25], "little")
+    if chunk == b"VP8X":
+        return int.from_bytes(head[24:27], "little") + 1, int.from_bytes(head[27:30], "little") + 1
+    if chunk == b"VP8L":
+        return (word & 0x3FFF) + 1, (word >> 14 & 0x3FFF) + 1
+    return int.from_bytes(head[26:28], "little") & 0x3FFF, int.from_bytes(head[28:30], "little") & 0x3FFF
+
+
 def explain(error: Exception, format: str | None, data: bytes | None = None) -> tuple[str, str]:
     """Failure kind and message for what a decoder raised; `data` is the encoded file where it is known."""
     text = str(error) or "no details"
+    if isinstance(error, Unsupported):
+        return "unsupported", text
     if isinstance(error, MemoryError):
         return "out_of_memory", "decoding needs more memory than there is"
     if isinstance(error, Image.DecompressionBombError):
         return "too_large", f"{text} (Pillow's limit for {format})"
     if re.search("data too large|memory limit", text, re.I):
         return "too_large", f"its metadata are larger than Pillow accepts, strip them: {text}"
-    if _UNSUPPORTED.search(text):
-        return "unsupported", f"this kind of {format} cannot be decoded, convert it to 8 bits: {text}"
-    if re.search("truncated|expected to read", text, re.I) or (data is not None and _is_cut(data, format)):
+    if re.search("truncated|expected to read|reached eof", text, re.I) or (data is not None and _is_cut(data, format)):
         return "truncated", f"the file ends early: {text}"
+    if _UNSUPPORTED.search(text):
+        return "unsupported", f"this kind of {format} cannot be decoded, convert it to JPEG or PNG: {text}"
     return "decode_error", f"damaged {format}: {type(error).__name__}: {text}"
 
 
 def _is_cut(data: bytes, format: str | None) -> bool:
     """Whether a file lacks its end, by the format's own lengths and end marks."""
-    if format in ("JPEG", "JPEG 2000"):
+    if format == "JPEG":
         return b"\xff\xd9" not in data[-64:]
     if format == "PNG":
         return b"IEND" not in data[-64:]
@@ -184,5 +204,12 @@ def _is_cut(data: bytes, format: str | None) -> bool:
     if format == "BMP":
         return int.from_bytes(data[2:6], "little") > len(data)
     if format == "TIFF":
-        return int.from_bytes(data[4:8], "little" if data[:2] == b"II" else "big") >= len(data)
-    return False
+        order = "little" if data[:2] == b"II" else "big"
+        directory = int.from_bytes(data[4:8], order)
+        return directory + 2 + 12 * int.from_bytes(data[directory : directory + 2], order) > len(data)
+    if format == "AVIF" or (format == "JPEG 2000" and data[:4] == b"\0\0\0\x0c"):
+        at = 0  # a sequence of boxes, each with its length
+        while at < len(data):
+            at += max(int.from_bytes(data[at : at + 4], "big"), 8)
+        return at > len(data)
+    return format == "JPEG 2000" and b"\xff\xd9" not in data[-64:]

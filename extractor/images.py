@@ -12,13 +12,13 @@
   32-bit integer and float samples have no agreed white and are refused.
 * Alpha of any kind (RGBA, LA, a palette entry, a transparent colour) is composited on white. (OpenCV drops it.)
 * Animations and multi-page files: the first frame or page. A TIFF marked as the preview of a camera file is refused.
-* EXIF orientation is applied or ignored, by the policy, for JPEG, PNG, WebP and TIFF alike. That in XMP is not looked at.
+* EXIF orientation is applied or ignored, by the policy, for JPEG, PNG, WebP, TIFF and AVIF alike. XMP is not looked at.
 * ICC profiles and gamma are ignored: the stored numbers are the pixels.
 * A file that ends early fails as `truncated`, or with `truncated="keep"` keeps what decoded: the rest is grey in a
-  JPEG, black elsewhere. A WebP or AVIF is all or nothing. A file whose pixels are all there is whole, even without its
-  end mark.
-* The size in the header is checked against `max_pixels` before anything of that size is allocated. Pillow's settings for
-  the whole process, `MAX_IMAGE_PIXELS` and `LOAD_TRUNCATED_IMAGES`, are neither used nor changed; but Pillow itself
+  JPEG, black (in a palette, the first colour) elsewhere. It still fails when nothing decoded; WebP, AVIF and JPEG 2000
+  are all or nothing. A PNG or GIF whose pixels are all there is whole, even without its end mark.
+* The size in the header is checked against `max_pixels` before anything of that size is allocated. Pillow's settings
+  for the whole process, `MAX_IMAGE_PIXELS` and `LOAD_TRUNCATED_IMAGES`, are neither used nor changed; but Pillow itself
   refuses a WebP or GIF of more than twice `MAX_IMAGE_PIXELS` (179 million pixels by default), whatever `max_pixels` is.
 
 Peak memory is the encoded file plus about 13 bytes per pixel. `decode` holds no state and may run in any number of
@@ -38,8 +38,9 @@ import xxhash
 from PIL import Image
 
 from cache import Failure, RoivaultError, UsageError
+from cache.keys import printable
 
-from .image_formats import HEAD, explain, open_header, sniff
+from .image_formats import HEAD, claimed_size, explain, open_header, sniff
 from .pixels import rgb_pixels
 
 
@@ -139,11 +140,12 @@ def decode(source: Any, key: str, policy: DecodePolicy = _DEFAULT_POLICY) -> Dec
             where = f"PIL image of mode {source.mode}"
             return DecodedImage(_decode_pil(source, policy))
         if isinstance(source, (str, os.PathLike)):
-            where = os.fspath(source)
-            data = _read(where, policy)
+            path = os.fsdecode(source)
+            where = printable(path)
+            data = _read(path, policy)
         elif isinstance(source, (bytes, bytearray, memoryview)):
-            where = f"{len(source)} bytes"
             data = bytes(source)
+            where = f"{len(data)} bytes"
         else:
             raise UsageError(
                 f"{key!r}: a {type(source).__name__} is not an image source: give a path, encoded bytes, "
@@ -155,11 +157,23 @@ def decode(source: Any, key: str, policy: DecodePolicy = _DEFAULT_POLICY) -> Dec
 
 
 def read(path: str, key: str, policy: DecodePolicy = _DEFAULT_POLICY) -> bytes:
-    """The encoded bytes of a file or URL, read as `decode` reads it: for callers that read ahead. Raises: ImageError."""
+    """The encoded bytes of a file or URL, as `decode` reads it: for callers that read ahead. Raises: ImageError."""
     try:
         return _read(path, policy)
     except _Problem as problem:
-        raise ImageError(key, problem.kind, problem.message, path) from problem.__cause__
+        raise ImageError(key, problem.kind, problem.message, printable(path)) from problem.__cause__
+
+
+def pixel_count(data: bytes) -> int:
+    """Pixels that the header of an encoded picture claims, for a memory budget; 0 when `decode` will refuse it."""
+    format = sniff(data[:HEAD]).format
+    if format is None:
+        return 0
+    try:
+        width, height = claimed_size(data, format) or open_header(data, format).size
+    except Exception:  # whatever is wrong with it, `decode` will say
+        return 0
+    return width * height
 
 
 def _decode_array(array: np.ndarray, key: str, policy: DecodePolicy) -> DecodedImage:
@@ -254,13 +268,12 @@ def _check_head(head: bytes, size: int, policy: DecodePolicy) -> str:
 
 def _decode_bytes(data: bytes, policy: DecodePolicy) -> np.ndarray:
     format = _check_head(data[:HEAD], len(data), policy)
-    keep = policy.truncated == "keep"
-    # With an end mark libjpeg fills what is missing, and a progressive file shows the scans it has.
-    encoded = data + b"\xff\xd9" if keep and format == "JPEG" else data
     try:
-        im = open_header(encoded, format)
+        if claimed := claimed_size(data, format):
+            _check_size(claimed, policy)
+        im = open_header(data, format)
         _check_size(im.size, policy)
-        return rgb_pixels(im, upright=policy.orientation == "apply", keep=keep, encoded=encoded)
+        return rgb_pixels(im, upright=policy.orientation == "apply", keep=policy.truncated == "keep", encoded=data)
     except _Problem:
         raise
     except Exception as error:  # a damaged file can make a decoder raise anything

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import io
 from functools import cache
 
 import numpy as np
-from PIL import Image, ImageFile, TiffImagePlugin
+from PIL import Image, JpegImagePlugin, TiffImagePlugin
+
+from .image_formats import Unsupported, explain
 
 _ORIENTATION, _NEW_SUBFILE_TYPE, _BITS_PER_SAMPLE, _PHOTOMETRIC = 274, 254, 258, 262  # TIFF and EXIF tags
+_DECODED_BY_ROWS = ("JPEG", "MPO", "PNG", "GIF", "BMP", "DIB", "PPM", "TIFF")  # the others are all or nothing
 _TURN = Image.Transpose
 # EXIF orientation -> the transposition that makes the picture upright, and the one that undoes it
 _UPRIGHT = {
@@ -20,10 +24,6 @@ _UPRIGHT = {
     7: (_TURN.TRANSVERSE, _TURN.TRANSVERSE),
     8: (_TURN.ROTATE_90, _TURN.ROTATE_270),
 }
-
-
-class Unsupported(ValueError):
-    """A picture that decodes, but whose samples have no stated way to RGB."""
 
 
 def rgb_pixels(im: Image.Image, *, upright: bool, keep: bool, encoded: bytes | None = None) -> np.ndarray:
@@ -38,9 +38,9 @@ def rgb_pixels(im: Image.Image, *, upright: bool, keep: bool, encoded: bytes | N
     Raises whatever the decoder raises.
     """
     if isinstance(im, TiffImagePlugin.TiffImageFile):
-        turn = _load_tiff(im, upright, keep)
+        turn = _load_tiff(im, upright, keep, encoded)
     else:
-        _load(im, keep)
+        im = _load(im, keep, encoded)
         turn = _UPRIGHT.get(_exif_orientation(im), (None,))[0] if upright else None
     rgb = _to_rgb(_to_8_bits(im, encoded))
     if turn is not None:
@@ -48,27 +48,40 @@ def rgb_pixels(im: Image.Image, *, upright: bool, keep: bool, encoded: bytes | N
     return np.asarray(rgb)
 
 
-def _load(im: Image.Image, keep: bool) -> None:
+def _load(im: Image.Image, keep: bool, encoded: bytes | None = None) -> Image.Image:
+    """Decode. With `keep`, a file that ends early gives what is left of it, unless nothing of it decoded."""
     try:
         im.load()
-    except Exception:
-        if not keep or not isinstance(im, ImageFile.ImageFile):
+        return im
+    except Exception as error:
+        cut = explain(error, im.format, encoded)[0] == "truncated"
+        if not (keep and cut and im.format in _DECODED_BY_ROWS):
             raise
-        im.tile = []  # no more to decode; the rows that were decoded are in the image
-        with contextlib.suppress(Exception):
-            im.load_end()
-        im.load()  # raises when not even the header of the pixels was there
+        if im.format == "JPEG" and encoded is not None:
+            # With an end mark libjpeg fills what is missing, and a progressive file shows the scans it has.
+            im = JpegImagePlugin.JpegImageFile(io.BytesIO(encoded + b"\xff\xd9"))
+        else:
+            im.tile = []  # nothing more to decode: the rows that were decoded are in the image
+            with contextlib.suppress(Exception):
+                im.load_end()
+        im.load()
+        bands = im.getextrema() if len(im.getbands()) > 1 else [im.getextrema()]
+        if all(low == high for low, high in bands):
+            raise
+        return im
 
 
-def _load_tiff(im: TiffImagePlugin.TiffImageFile, upright: bool, keep: bool) -> Image.Transpose | None:
-    """Load, and return the transposition that is left to do: Pillow makes a TIFF upright while loading it."""
+def _load_tiff(
+    im: TiffImagePlugin.TiffImageFile, upright: bool, keep: bool, encoded: bytes | None
+) -> Image.Transpose | None:
+    """Decode, and return the transposition that is left to do: Pillow makes a TIFF upright while loading it."""
     if im.tag_v2.get(_NEW_SUBFILE_TYPE, 0) & 1:
-        raise Unsupported("unsupported: its first picture is marked as a preview, as in a raw camera file")
+        raise Unsupported("its first picture is the preview of a raw camera file: convert it to JPEG or PNG")
     orientation = im.tag_v2.get(_ORIENTATION)
     if im.tile:  # with the memory there, Pillow does not hold the size against its process-wide limit
         size = im.size[::-1] if orientation in (5, 6, 7, 8) else im.size
-        im.im = Image.new(im.mode, size).im
-    _load(im, keep)
+        im.im = Image.new(im.mode, size, None).im
+    _load(im, keep, encoded)
     return None if upright else _UPRIGHT.get(orientation, (None, None))[1]
 
 
@@ -103,7 +116,7 @@ def _to_8_bits(im: Image.Image, encoded: bytes | None) -> Image.Image:
             grey[values == transparent] = 255
         return Image.fromarray(grey)
     if im.mode in ("I", "F"):
-        raise Unsupported("unsupported: 32-bit samples have no agreed white, save it with 8 or 16 bits")
+        raise Unsupported("32-bit samples have no agreed white, save it with 8 or 16 bits")
     if im.format == "PNG" and encoded is not None and encoded[24] == 16:
         return _deep_png(encoded, im.size) or im
     return im
