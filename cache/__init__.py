@@ -16,6 +16,8 @@ from .errors import (
     WeightsError,
 )
 from .regions import FAILURE_KINDS, Failure, Regions
+from .store import RegionStore, open_store
+from .writer import StoreWriter, WriteResult, read_fingerprint
 
 __all__ = [
     "FAILURE_KINDS",
@@ -26,12 +28,17 @@ __all__ = [
     "InputNotFound",
     "InvalidRegions",
     "MissingKeys",
+    "RegionStore",
     "Regions",
     "RoivaultError",
     "StoreDamaged",
     "StoreLocked",
     "StoreMismatch",
     "StoreNotFound",
+    "StoreWriter",
     "UsageError",
     "WeightsError",
+    "WriteResult",
+    "open_store",
+    "read_fingerprint",
 ]

@@ -38,7 +38,7 @@ class DataError(RoivaultError):
 class InvalidRegions(DataError, ValueError):
     """A `Regions` whose arrays do not fit together or hold values that must not be stored.
 
-    `kind` is the failure kind a job records for it: bad_boxes, non_finite or value_range.
+    `kind` is the failure kind a job records for it: bad_boxes, non_finite, value_range, key_invalid or duplicate_key.
     """
 
     def __init__(self, key: str, kind: str, message: str):
@@ -61,23 +61,31 @@ class CorruptRecord(DataError):
 
 
 class StoreDamaged(DataError):
-    """A store file that is missing, cut short or altered."""
+    """A store file that is missing, cut short or altered; names the file, what is wrong with it and the remedy."""
+
+    def __init__(self, path: object, why: str, remedy: str = "restore the file from a copy, or extract again"):
+        super().__init__(f"{path}: {why}; {remedy} (`roivault verify` lists all damage of a store)")
+        self.path, self.why, self.remedy = str(path), why, remedy
+
+    def __reduce__(self):
+        return type(self), (self.path, self.why, self.remedy)
 
 
 class MissingKeys(RoivaultError, KeyError):
-    """Keys that the store does not hold; `keys` has all of them."""
+    """Keys that the store holds no record of; `keys` has all of them, `hint` what may help."""
 
-    def __init__(self, keys: Sequence[str], where: str = "the store"):
-        self.keys, self.where = list(keys), where
+    def __init__(self, keys: Sequence[str], where: str = "the store", hint: str = ""):
+        self.keys, self.where, self.hint = list(keys), where, hint
         shown = ", ".join(repr(k) for k in self.keys[:5]) + (", ..." if len(self.keys) > 5 else "")
-        self.text = f"{len(self.keys)} of the keys asked for are not in {where}: {shown}"
+        count = "the key asked for is" if len(self.keys) == 1 else f"{len(self.keys)} of the keys asked for are"
+        self.text = f"{count} not in {where}: {shown}" + (f" ({hint})" if hint else "")
         super().__init__(self.text)
 
     def __str__(self) -> str:  # KeyError would show the repr of the text
         return self.text
 
     def __reduce__(self):
-        return type(self), (self.keys, self.where)
+        return type(self), (self.keys, self.where, self.hint)
 
 
 class StoreMismatch(RoivaultError):

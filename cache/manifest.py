@@ -1,0 +1,156 @@
+"""manifest.json: what a store is made of. Replaced as a whole, and carries a checksum of its own bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from .errors import StoreDamaged, StoreNotFound
+from .files import replace_file
+
+FILE = "manifest.json"
+FORMAT = 1  # major version of the store format; a roivault reads every store of its own
+_HEAD = b'{\n "checksum": "'
+_ZEROS = b"0" * 16
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One shard of a store. Counts, sizes and checksums are those of the sealed files, None while it is open.
+
+    Attributes:
+        number: its place in the order of shards; never used twice.
+        state: "open" (being written) or "sealed" (immutable).
+        provenance: where its records were made: one dict for each different set-up that wrote to it.
+        records, failures: states the shard holds, those that other shards override included.
+        bytes, checksum: size and xxh3-64 of the shard file.
+        index_bytes, index_checksum: the same of its index.
+    """
+
+    number: int
+    state: str = "open"
+    provenance: tuple[dict[str, Any], ...] = ()
+    records: int | None = None
+    failures: int | None = None
+    bytes: int | None = None
+    checksum: str | None = None
+    index_bytes: int | None = None
+    index_checksum: str | None = None
+
+    @property
+    def name(self) -> str:
+        return f"shard-{self.number:05d}"
+
+    @property
+    def file(self) -> str:
+        return self.name + ".lmdb"
+
+    @property
+    def index_file(self) -> str:
+        return self.name + ".idx"
+
+    @property
+    def sealed(self) -> bool:
+        return self.state == "sealed"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a store is made of.
+
+    Attributes:
+        feature_dtype: float16, float32 or bfloat16.
+        dim: feature dimension; None until there is a record.
+        fingerprint: every choice that may change a byte of a record; None when the writer gave none.
+        vocabularies: "classes" and "attributes": the names that class_ids and attr_ids index.
+        shards: in order.
+        format: major version of the store format.
+    """
+
+    feature_dtype: str
+    dim: int | None = None
+    fingerprint: dict[str, Any] | None = None
+    vocabularies: dict[str, list[str]] = field(default_factory=dict)
+    shards: tuple[Shard, ...] = ()
+    format: int = FORMAT
+
+    @property
+    def sealed(self) -> tuple[Shard, ...]:
+        return tuple(shard for shard in self.shards if shard.sealed)
+
+    @property
+    def open(self) -> tuple[Shard, ...]:
+        return tuple(shard for shard in self.shards if not shard.sealed)
+
+    def with_shard(self, shard: Shard) -> Manifest:
+        """This manifest with `shard` added, or in the place of the one with its number."""
+        others = [s for s in self.shards if s.number != shard.number]
+        return replace(self, shards=tuple(sorted([*others, shard], key=lambda s: s.number)))
+
+    def without_shard(self, number: int) -> Manifest:
+        return self.only({shard.number for shard in self.shards} - {number})
+
+    def only(self, numbers: Collection[int]) -> Manifest:
+        """This manifest with some of its shards."""
+        return replace(self, shards=tuple(s for s in self.shards if s.number in numbers))
+
+    def to_bytes(self) -> bytes:
+        body = json.dumps({"checksum": _ZEROS.decode(), **asdict(self)}, indent=1).encode() + b"\n"
+        return body.replace(_ZEROS, _digest(body), 1)
+
+    def save(self, store: Path) -> None:
+        """Raises: DiskError."""
+        replace_file(store / FILE, self.to_bytes())
+
+    @classmethod
+    def load(cls, store: Path) -> Manifest:
+        """Read the manifest of a store directory.
+
+        Raises:
+            StoreNotFound: there is no store.
+            StoreDamaged: the manifest was altered, or is of another major format version.
+        """
+        path = store / FILE
+        try:
+            data = path.read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            raise StoreNotFound(f"there is no store at {store}: {path} does not exist") from None
+        return cls.from_bytes(data, path)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, path: Path) -> Manifest:
+        start, end = len(_HEAD), len(_HEAD) + 16
+        if data[:start] != _HEAD or _digest(data[:start] + _ZEROS + data[end:]) != data[start:end]:
+            raise StoreDamaged(path, "its checksum is wrong: it was altered or cut short")
+        values = json.loads(data)
+        if values["format"] != FORMAT:
+            raise StoreDamaged(
+                path, f"store format {values['format']} is not {FORMAT}, the one this roivault reads", "upgrade roivault"
+            )
+        shards = (_known(Shard, shard) for shard in values.pop("shards"))
+        shards = tuple(Shard(**{**shard, "provenance": tuple(shard["provenance"])}) for shard in shards)
+        return cls(shards=shards, **_known(cls, values))
+
+
+def signature(store: Path) -> tuple[int, int, int] | None:
+    """Changes whenever the manifest is replaced; None when there is none."""
+    try:
+        stat = os.stat(store / FILE)
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_mtime_ns, stat.st_size
+
+
+def _known(cls: type, values: dict[str, Any]) -> dict[str, Any]:
+    """Without what a later minor version may have added."""
+    return {f.name: values[f.name] for f in fields(cls) if f.name in values}
+
+
+def _digest(data: bytes) -> bytes:
+    return xxhash.xxh3_64_hexdigest(data).encode()

@@ -1,0 +1,143 @@
+"""Sealing an open shard, and reading a sealed one without LMDB."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from weakref import WeakValueDictionary
+
+import numpy as np
+import xxhash
+
+from .environment import LOCK_SUFFIX, Environment, View
+from .errors import StoreDamaged
+from .files import disk_errors, sync_file
+from .index import Entry, Index
+from .manifest import Shard
+
+_CHUNK = 16 << 20
+_BLOCK = 2048  # no two records of a shard start in one block of this size, since none is smaller
+_MAPPED: WeakValueDictionary[tuple, SealedShard] = WeakValueDictionary()
+
+
+def seal(store: Path, shard: Shard, environment: Environment) -> tuple[Shard, Index]:
+    """Make an open shard immutable: find every value's place in the file, write the index, checksum the file.
+
+    `environment` is closed for all its users. Interrupted anywhere, it can be done again.
+
+    Raises: DiskError: the shard stays open.
+    """
+    path = store / shard.file
+    with disk_errors(path):
+        entries = _locate_values(path, shard.number, environment)
+        size = environment.data_size()
+        environment.retire()
+        path.with_name(path.name + LOCK_SUFFIX).unlink(missing_ok=True)
+        sync_file(path, size)
+        checksum = file_checksum(path)
+        index = Index.build(entries)
+        index_checksum = index.save(store / shard.index_file)
+        index.covers[shard.number] = index_checksum
+    sealed = replace(
+        shard,
+        state="sealed",
+        records=index.records,
+        failures=index.failures,
+        bytes=size,
+        checksum=f"{checksum:016x}",
+        index_bytes=os.path.getsize(store / shard.index_file),
+        index_checksum=f"{index_checksum:016x}",
+    )
+    return sealed, index
+
+
+def _locate_values(path: Path, number: int, environment: Environment) -> list[tuple[bytes, Entry]]:
+    """Where each value lies in the file: its address in LMDB's map less the address of the map.
+
+    LMDB does not tell the latter. So the value with the lowest address is looked for in the file, at the same place in
+    a page, which gives a candidate; it is right if every value reads back equal through it.
+    """
+    with environment.read() as view, open(path, "rb") as file:
+        values = [
+            (key, _address(value), Entry(number, 0, len(value), xxhash.xxh3_64_intdigest(value), flags))
+            for key, flags, value in view.values()
+        ]
+        if not values:
+            return []
+        for base in _candidate_bases(file.fileno(), view, values):
+            located = [(key, entry._replace(offset=address - base)) for key, address, entry in values]
+            if all(_reads_back(file.fileno(), entry) for _, entry in located):
+                return located
+    raise StoreDamaged(path, "what LMDB reads is not what the file holds")
+
+
+def _reads_back(fd: int, entry: Entry) -> bool:
+    return xxhash.xxh3_64_intdigest(os.pread(fd, entry.length, entry.offset)) == entry.checksum
+
+
+def _candidate_bases(fd: int, view: View, values: list[tuple[bytes, int, Entry]]) -> Iterator[int]:
+    key, address, entry = min(values, key=lambda value: value[1])
+    head = bytes(view.value(key, entry.flags)[:64])
+    for offset in range(address % mmap.PAGESIZE, os.fstat(fd).st_size, mmap.PAGESIZE):
+        if os.pread(fd, len(head), offset) == head:
+            yield address - offset
+
+
+def _address(value: memoryview) -> int:
+    return np.frombuffer(value, np.uint8).__array_interface__["data"][0]
+
+
+def file_checksum(path: Path) -> int:
+    """xxh3-64 of a whole file."""
+    digest = xxhash.xxh3_64()
+    with open(path, "rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.intdigest()
+
+
+class SealedShard:
+    """A sealed shard file, mapped once per process. Views of it keep the mapping alive."""
+
+    def __init__(self, path: Path, shard: Shard):
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size != shard.bytes:
+                raise StoreDamaged(path, f"it has {size} bytes, the manifest says {shard.bytes}")
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self.path = path
+        self._view = memoryview(self._map)
+        self._verified = bytearray(size // _BLOCK + 1)
+
+    @classmethod
+    def shared(cls, path: Path, shard: Shard) -> SealedShard:
+        """The mapping of this process for a shard. Raises: StoreDamaged: missing, or not as long as it should be."""
+        try:
+            key = (os.path.realpath(path), os.stat(path).st_ino, shard.checksum)
+        except FileNotFoundError:
+            raise StoreDamaged(path, "the shard is missing") from None
+        mapped = _MAPPED.get(key)
+        if mapped is None:
+            mapped = _MAPPED[key] = cls(path, shard)
+        return mapped
+
+    def value(self, entry: Entry) -> memoryview:
+        end = entry.offset + entry.length
+        if end > len(self._view):
+            raise StoreDamaged(self.path, f"its index points to {end}, behind the end of the file")
+        return self._view[entry.offset : end]
+
+    def first_read(self, entry: Entry) -> bool:
+        """Whether this process has not verified the record yet."""
+        return not self._verified[entry.offset // _BLOCK]
+
+    def verified(self, entry: Entry) -> None:
+        self._verified[entry.offset // _BLOCK] = 1
+
+    def prefetch(self, entry: Entry) -> None:
+        """Ask the system to read the value ahead."""
+        start = entry.offset - entry.offset % mmap.PAGESIZE
+        self._map.madvise(mmap.MADV_WILLNEED, start, entry.offset + entry.length - start)
