@@ -24,7 +24,7 @@ __version__ = "0.1.0"
 PACKAGES = ("cache", "extractor", "ray_jobs", "consumers")
 
 # Modules that add verbs, each with register(app); their order is the order in `roivault --help`.
-COMMANDS = ()
+COMMANDS = ("extractor.commands", "ray_jobs.doctor")
 
 _NAMES = {
     "cache": (

@@ -1,0 +1,110 @@
+"""Verbs of the extractor: `models` and `view`."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from pathlib import Path
+
+import typer
+
+from cache import InputNotFound, UsageError
+
+PICTURES = (".png", ".jpg", ".jpeg")
+MOST_FAILURES = 1000  # listed on a page
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verbs."""
+    app.command()(models)
+    app.command()(view)
+
+
+def models(as_json: bool = typer.Option(False, "--json", help="Print the table as JSON.")) -> None:
+    """List the detectors that `extract --model` knows."""
+    from extractor import get_preset, list_extractors
+
+    rows = []
+    for preset in map(get_preset, list_extractors()):
+        selection = preset.selection
+        rows.append(
+            {
+                "name": preset.name,
+                "regions": f"{selection.min_regions}-{selection.max_regions}",
+                "dim": preset.dim,
+                "classes": len(preset.classes),
+                "attributes": len(preset.attributes),
+                "weights": "installed" if preset.weights_file.is_file() else "give --weights FILE",
+                "summary": preset.summary,
+            }
+        )
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    table = [list(rows[0]), *(list(map(str, row.values())) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for line in table:
+        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def view(
+    store: str = typer.Argument(..., help="The store to look into."),
+    keys: list[str] = typer.Argument(None, help="Keys to draw; without any, the first ones of the store."),
+    images: Path = typer.Option(None, "--images", help="The folder that was extracted, or one image for one key."),
+    out: Path = typer.Option(Path("view"), "--out", "-o", help="Folder to write to, or one .png or .jpg for one key."),
+    max_regions: int = typer.Option(None, "--max-regions", min=1, help="Draw the first N regions; default all."),
+    limit: int = typer.Option(60, "--limit", min=1, help="Without keys, draw the first N images."),
+    html: bool = typer.Option(True, "--html/--no-html", help="Write index.html beside the pictures."),
+    as_json: bool = typer.Option(False, "--json", help="Print what was written as JSON."),
+) -> None:
+    """Draw the regions of images, and a page that shows them all."""
+    from cache import open_store
+    from extractor.gallery import visible
+    from extractor.view import PAGE, ImageFinder, draw_key, draw_store
+
+    single = out.suffix.lower() in PICTURES
+    if single and len(keys or ()) != 1:
+        raise UsageError(f"--out {out} is one picture: give one key, or a folder to write to")
+    opened = open_store(store)
+    finder = ImageFinder(images or _extracted_folder(opened))
+    if finder.place.is_file() and len(keys or ()) != 1:
+        raise UsageError(f"--images {images} is one image: give the one key it belongs to, or a folder of images")
+    if single:
+        _, picture, warning = draw_key(opened, keys[0], finder, max_regions)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        picture.save(out, **({} if out.suffix.lower() == ".png" else {"quality": 92, "subsampling": 0}))
+        pictures, errors, warnings = {keys[0]: out}, {}, [warning] if warning else []
+    else:
+        wanted = list(keys or itertools.islice(opened.keys(), limit))
+        failures = [f for f in opened.failures() if not keys or f.key in keys]
+        failed = {f.key for f in failures}
+        drawn = draw_store(
+            opened,
+            [key for key in dict.fromkeys(wanted) if key not in failed],
+            finder,
+            out,
+            failures=failures[:MOST_FAILURES],
+            max_regions=max_regions,
+            title=Path(store).name,
+            page=html,
+        )
+        pictures, errors, warnings = drawn.pictures, drawn.errors, drawn.warnings
+    for message in [*warnings, *map(str, errors.values())]:
+        print(visible(message), file=sys.stderr)
+    code = next((error.exit_code for error in errors.values()), 0)
+    shown = out / PAGE if html and not single else out
+    if as_json:
+        result = {"pictures": {key: str(path) for key, path in pictures.items()}, "out": str(shown)}
+        result |= {"errors": {key: str(error) for key, error in errors.items()}, "warnings": warnings}
+        print(json.dumps({**result, "exit_code": code}, indent=2))
+    else:
+        more = len(opened) - len(pictures) - len(errors)
+        rest = f"; {more:,} more in the store, see --limit" if not keys and more > 0 else ""
+        typer.echo(f"Drew {len(pictures)} of {len(pictures) + len(errors)} images: {shown}{rest}")
+    raise typer.Exit(code)
+
+
+def _extracted_folder(store) -> Path:
+    """The folder that the store says its images came from."""
+    raise InputNotFound("say where the images are: --images FOLDER")
