@@ -46,7 +46,7 @@ class Bottleneck(nn.Module):
 
     def __init__(self, inputs: int, width: int, outputs: int, norm: Norm, stride: int = 1, dilation: int = 1):
         super().__init__()
-        self.shortcut = Conv(inputs, outputs, 1, norm, stride) if inputs != outputs else None
+        self.shortcut = Conv(inputs, outputs, 1, norm, stride) if stride != 1 or inputs != outputs else None
         self.conv1 = Conv(inputs, width, 1, norm, stride)
         self.conv2 = Conv(width, width, 3, norm, dilation=dilation)
         self.conv3 = Conv(width, outputs, 1, norm)
