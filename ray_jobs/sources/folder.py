@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from cache import InputNotFound, UsageError
 from cache.keys import file_key, fits, printable, shorten
-
 from extractor.image_formats import HEAD, sniff
 from extractor.images import DecodePolicy, read
 
@@ -135,7 +134,9 @@ class FolderSource:
         key, source = file_key(relative, rule or self.key_rule), printable(path)
         if fits(key):
             return Item(key, locator or FileLocator(path), source)
-        message = f"the key has {len(key.encode())} bytes, at most 511 fit; use --key name or --key stem, or shorter names"
+        message = (
+            f"the key has {len(key.encode())} bytes, at most 511 fit; use --key name or --key stem, or shorter names"
+        )
         return Item(shorten(key), Unusable("key_invalid", message), source)
 
 
