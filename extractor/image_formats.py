@@ -182,13 +182,13 @@ def explain(error: Exception, format: str | None, data: bytes | None = None) -> 
         return "out_of_memory", "decoding needs more memory than there is"
     if isinstance(error, Image.DecompressionBombError):
         return "too_large", f"{text} (Pillow's limit for {format})"
-    if re.search("data too large|memory limit", text, re.I):
+    if re.search("data too large|too much memory", text, re.I):
         return "too_large", f"its metadata are larger than Pillow accepts, strip them: {text}"
     if re.search("truncated|expected to read|reached eof", text, re.I) or (data is not None and _is_cut(data, format)):
         return "truncated", f"the file ends early: {text}"
     if _UNSUPPORTED.search(text):
         return "unsupported", f"this kind of {format} cannot be decoded, convert it to JPEG or PNG: {text}"
-    return "decode_error", f"damaged {format}: {type(error).__name__}: {text}"
+    return "decode_error", f"damaged {format}: {type(error.__cause__ or error).__name__}: {text}"
 
 
 def _is_cut(data: bytes, format: str | None) -> bool:

@@ -7,7 +7,7 @@ import io
 from functools import cache
 
 import numpy as np
-from PIL import Image, JpegImagePlugin, TiffImagePlugin
+from PIL import Image, ImageFile, JpegImagePlugin, TiffImagePlugin
 
 from .image_formats import Unsupported, explain
 
@@ -55,20 +55,26 @@ def _load(im: Image.Image, keep: bool, encoded: bytes | None = None) -> Image.Im
         return im
     except Exception as error:
         cut = explain(error, im.format, encoded)[0] == "truncated"
-        if not (keep and cut and im.format in _DECODED_BY_ROWS):
-            raise
-        if im.format == "JPEG" and encoded is not None:
-            # With an end mark libjpeg fills what is missing, and a progressive file shows the scans it has.
-            im = JpegImagePlugin.JpegImageFile(io.BytesIO(encoded + b"\xff\xd9"))
-        else:
-            im.tile = []  # nothing more to decode: the rows that were decoded are in the image
+        if keep and cut and im.format in _DECODED_BY_ROWS:
             with contextlib.suppress(Exception):
-                im.load_end()
-        im.load()
-        bands = im.getextrema() if len(im.getbands()) > 1 else [im.getextrema()]
-        if all(low == high for low, high in bands):
-            raise
-        return im
+                im = _rest(im, encoded)
+                bands = im.getextrema() if len(im.getbands()) > 1 else [im.getextrema()]
+                if any(low != high for low, high in bands):
+                    return im
+        raise
+
+
+def _rest(im: ImageFile.ImageFile, encoded: bytes | None) -> ImageFile.ImageFile:
+    """What decoded of an image whose loading failed."""
+    if im.format == "JPEG" and encoded is not None:
+        # With an end mark libjpeg fills what is missing, and a progressive file shows the scans it has.
+        im = JpegImagePlugin.JpegImageFile(io.BytesIO(encoded + b"\xff\xd9"))
+    else:
+        im.tile = []  # nothing more to decode: the rows that were decoded are in the image
+        with contextlib.suppress(Exception):
+            im.load_end()
+    im.load()
+    return im
 
 
 def _load_tiff(
