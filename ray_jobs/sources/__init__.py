@@ -55,6 +55,7 @@ class Source(Protocol):
     """Streams the items of one dataset or folder, in an order that depends on their names alone."""
 
     name: str
+    path: str
 
     def items(self) -> Iterator[Item]: ...
 

@@ -1,0 +1,135 @@
+"""Verbs of jobs: `extract` and `demo`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from cache import DiskError, UsageError
+
+from .options import ENGINES, KEY_RULES, ORIENTATIONS, PRECISIONS, STORED_DTYPES, TRUNCATED, ExtractOptions
+
+if TYPE_CHECKING:
+    from .tally import Summary
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verbs."""
+    app.command()(extract)
+    app.command()(demo)
+
+
+def _choice(option: str, values: Sequence[str], help: str, default: str | None = None):
+    return typer.Option(default, option, metavar="|".join(values), help=help)
+
+
+def extract(
+    source: list[str] = typer.Argument(
+        ..., metavar="SOURCE", help="A folder, a picture, a quoted pattern such as 'a/**/*.jpg', or a list.txt."
+    ),
+    output: str = typer.Option(..., "--output", "-o", metavar="STORE", help="Made, or continued where it ended."),
+    model: str = typer.Option(..., "--model", metavar="NAME", help="A detector of `roivault models`."),
+    weights: str = typer.Option(None, "--weights", metavar="FILE", help="A checkpoint in place of the model's own."),
+    engine: str = _choice("--engine", ENGINES, "What runs the job.", "local"),
+    device: str = typer.Option("auto", "--device", metavar="auto|cpu|cuda|cuda:N", help="Where the model runs."),
+    threads: int = typer.Option(None, "--threads", min=1, help="CPU threads; default all."),
+    precision: str = _choice("--precision", PRECISIONS, "Number format of the model.", "auto"),
+    dtype: str = _choice("--dtype", STORED_DTYPES, "Number format of stored features; default float16."),
+    orientation: str = _choice("--orientation", ORIENTATIONS, "EXIF orientation; default apply."),
+    truncated: str = _choice("--truncated", TRUNCATED, "Pictures that end early; default fail."),
+    key: str = _choice("--key", KEY_RULES, "A picture's key: path in SOURCE, name, or name without suffix.", "path"),
+    shard_size: str = typer.Option("8GiB", "--shard-size", metavar="SIZE", help="Largest file of the store."),
+    limit: int = typer.Option(None, "--limit", min=1, help="Only the first N of the listing."),
+    retry_failed: bool = typer.Option(False, "--retry-failed", help="Try earlier failures again."),
+    refresh_changed: bool = typer.Option(False, "--refresh-changed", help="Redo pictures whose file has changed."),
+    max_failures: str = typer.Option("1%", "--max-failures", metavar="N|P%", help="More of them: exit code 65."),
+    as_json: bool = typer.Option(False, "--json", help="Print the summary as JSON."),
+    quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress and no summary."),
+    log_file: Path = typer.Option(None, "--log-file", help="Append what goes on, each failed picture, to a file."),
+) -> None:
+    """Extract the regions of pictures into a store; the same line again continues it."""
+    if len(source) > 1:
+        raise UsageError(
+            f"SOURCE is one place, but {len(source)} were given; quote a pattern: '*.jpg', '{{a,b}}/*.jpg'"
+        )
+    options = ExtractOptions(
+        source=source[0],
+        output=output,
+        model=model,
+        weights=weights,
+        engine=engine,
+        device=device,
+        threads=threads,
+        precision=precision,
+        dtype=dtype,
+        orientation=orientation,
+        truncated=truncated,
+        key=key,
+        shard_size=shard_size,
+        limit=limit,
+        retry_failed=retry_failed,
+        refresh_changed=refresh_changed,
+        max_failures=max_failures,
+        quiet=quiet,
+    )
+    from .extract import run_extract
+
+    with _logging_to(log_file):
+        summary = run_extract(options)
+    _show(summary, as_json, quiet)
+    raise typer.Exit(summary.exit_code)
+
+
+def demo(
+    out: Path = typer.Option(Path("demo"), "--out", "-o", help="Folder to write to."),
+    photos: Path = typer.Option(None, "--photos", help="A folder of your pictures; default drawn scenes."),
+    count: int = typer.Option(24, "--count", min=1, help="How many scenes to draw."),
+    seed: int = typer.Option(0, "--seed", min=0, help="Which scenes to draw."),
+    as_json: bool = typer.Option(False, "--json", help="Print the summary as JSON."),
+    quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress and no summary."),
+    log_file: Path = typer.Option(None, "--log-file", help="Append what goes on, each failed picture, to a file."),
+) -> None:
+    """Pictures in, a store and a page to look at out, with the small model that comes along."""
+    from .demo import run_demo
+
+    with _logging_to(log_file):
+        summary, page = run_demo(out, photos, count, seed, quiet)
+    _show(summary, as_json, quiet, page=str(page))
+    raise typer.Exit(summary.exit_code)
+
+
+def _show(summary: Summary, as_json: bool, quiet: bool, **more: str) -> None:
+    if as_json:
+        print(json.dumps({**summary.as_dict(), **more}, indent=2))
+    elif not quiet:
+        print("\n".join([summary.text(), *(f"  {name:<9} {value}" for name, value in more.items())]))
+    elif summary.exit_code:
+        print(summary.verdict, file=sys.stderr)
+
+
+@contextmanager
+def _logging_to(path: Path | None) -> Iterator[None]:
+    """Append the log of the job to a file. Raises: DiskError."""
+    if path is None:
+        yield
+        return
+    try:
+        handler = logging.FileHandler(path, encoding="utf-8")
+    except OSError as error:
+        raise DiskError(f"--log-file {path} cannot be written: {error.strerror}") from error
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    log = logging.getLogger("roivault")
+    log.setLevel(logging.INFO)
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        handler.close()

@@ -1,0 +1,184 @@
+"""`extract`: images in, a store out. Everything that is the same for every engine."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import logging
+import os
+import platform
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+from cache import StoreWriter, read_fingerprint
+from cache.keys import printable
+from extractor import DecodePolicy, Preset, get_preset
+from extractor.presets import fingerprint
+from extractor.weights import file_sha256, weights_path
+
+from .listing import Listing
+from .local import LocalEngine, Model
+from .options import ExtractOptions, parse_allowance, parse_size
+from .progress import Progress
+from .signals import Drain
+from .sources import Source, open_source
+from .tally import Summary, Tally, judge
+from .work import Work
+
+LIBRARIES = ("numpy", "pillow", "torch", "torchvision")
+
+log = logging.getLogger("roivault")
+
+
+@dataclass(frozen=True)
+class Choices:
+    """How records are made, after `auto` and omitted options took the store's values."""
+
+    preset: Preset
+    weights: str | None
+    device: str
+    precision: str
+    dtype: str
+    policy: DecodePolicy
+    threads: int
+
+    def fingerprint(self) -> dict[str, str | int | float | bool]:
+        """For the store: everything that may change a byte of a record. `precision` must be resolved."""
+        sha256 = file_sha256(weights_path(self.preset, self.weights))
+        extractor = fingerprint(self.preset, sha256, self.precision, self.policy)
+        return {**extractor, "feature_dtype": self.dtype, "given_boxes": False}
+
+
+def load_model(choices: Choices) -> Model:
+    """The extractor of a job, on its device and threads."""
+    import torch
+
+    from extractor import load_extractor
+
+    torch.set_num_threads(choices.threads)
+    return load_extractor(choices.preset.name, choices.weights, choices.device, choices.precision, choices.policy)
+
+
+def run_extract(options: ExtractOptions, load: Callable[[Choices], Model] = load_model) -> Summary:
+    """Extract what the store lacks of a listing; the same call continues an interrupted job.
+
+    The model is loaded only when there is something for it to do, and no store is made when nothing is listed.
+
+    Args:
+        options: what the user chose.
+        load: makes the extractor.
+
+    Raises:
+        UsageError: an unknown model or device.
+        InputNotFound: SOURCE or the weights are not there.
+        StoreMismatch: the store was made by other choices; names them.
+        StoreLocked: another process writes to it.
+        DiskError: the disk is full or failing; what was committed stays.
+    """
+    preset = get_preset(options.model)
+    source = open_source(options.source, options.key)
+    stored = read_fingerprint(options.output)
+    choices = _resolve(options, preset, stored or {})
+    weights_path(preset, options.weights)
+    log.info("extract %s into %s with %s", options.source, options.output, preset.name)
+    tally, model = Tally(), None
+    with Drain() as drain, closing(Listing(source, options.limit)) as listing, Progress(tally, options.quiet):
+        while not (listing.peek(0.2) or listing.exhausted or drain.requested):
+            pass
+        if not listing.exhausted and not drain.requested:
+            if stored is None:  # `auto` is resolved once, for all who continue this store
+                model = load(choices)
+                choices = replace(choices, precision=model.precision)
+            with _open_writer(options, choices) as writer:
+                work = Work(listing, writer, tally, options.retry_failed, options.refresh_changed)
+                while not (work.ready() or work.exhausted or drain.requested):
+                    pass
+                if not work.exhausted and not drain.requested:
+                    model = model or load(choices)
+                    writer.provenance = _provenance(options, source, choices, model)
+                    LocalEngine(model, choices.threads, drain).run(work)
+    if not drain.requested:
+        _name_first_inputs(source, tally)
+    verdict, exit_code = judge(tally, parse_allowance(options.max_failures), options.output, drain.requested)
+    log.info("exit code %d: %s", exit_code, verdict)
+    return Summary.of(
+        tally,
+        source=options.source,
+        store=options.output,
+        model=preset.name,
+        engine=options.engine,
+        device=str(model.device) if model else None,
+        precision=choices.precision,
+        feature_dtype=choices.dtype,
+        threads=choices.threads,
+        verdict=verdict,
+        exit_code=exit_code,
+    )
+
+
+def _resolve(options: ExtractOptions, preset: Preset, stored: dict) -> Choices:
+    """The user's options first, then what the store was made with, then the defaults."""
+    precision = options.precision if options.precision != "auto" else stored.get("precision", "auto")
+    policy = {
+        "orientation": options.orientation or stored.get("orientation"),
+        "truncated": options.truncated or stored.get("truncated"),
+        "max_pixels": stored.get("max_pixels"),
+    }
+    return Choices(
+        preset=preset,
+        weights=options.weights,
+        device=options.device,
+        precision=precision,
+        dtype=options.dtype or stored.get("feature_dtype", "float16"),
+        policy=DecodePolicy(**{name: value for name, value in policy.items() if value is not None}),
+        threads=options.num_threads,
+    )
+
+
+def _open_writer(options: ExtractOptions, choices: Choices) -> StoreWriter:
+    preset = choices.preset
+    return StoreWriter(
+        options.output,
+        feature_dtype=choices.dtype,
+        fingerprint=choices.fingerprint(),
+        vocabularies={"classes": preset.classes, "attributes": preset.attributes},
+        shard_size=parse_size(options.shard_size),
+    )
+
+
+def _provenance(options: ExtractOptions, source: Source, choices: Choices, model: Model) -> dict:
+    """Where and with what records are made: it says how, and never decides whether a job may go on."""
+    return {
+        "engine": options.engine,
+        "source": source.name,
+        "path": printable(os.path.abspath(source.path)),
+        "key": options.key,
+        "device": str(model.device),
+        "threads": choices.threads,
+        "machine": f"{platform.system()} {platform.machine()}",
+        "versions": {"python": platform.python_version()} | {name: _version(name) for name in LIBRARIES},
+        "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+    }
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _name_first_inputs(source: Source, tally: Tally) -> None:
+    """Say in the examples of duplicate keys which input has the key already; lists again up to the last of them."""
+    wanted = {f.key for f in tally.examples if f.kind == "duplicate_key"}
+    first: dict[str, str] = {}
+    for item in source.items() if wanted else ():
+        if item.key in wanted:
+            first.setdefault(item.key, item.source)
+            if len(first) == len(wanted):
+                break
+    for place, failure in enumerate(tally.examples):
+        if failure.kind == "duplicate_key" and failure.key in first:
+            message = f"{first[failure.key]} has the key {failure.key!r} already; use --key path, or rename one of them"
+            tally.examples[place] = replace(failure, message=message)

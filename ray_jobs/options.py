@@ -1,0 +1,119 @@
+"""What the user of a job chose, checked before any work starts."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+
+from cache import UsageError
+from cache.keys import FILE_KEY_RULES
+from cache.regions import FEATURE_DTYPES
+
+from .tally import Allowance
+
+KEY_RULES = FILE_KEY_RULES
+STORED_DTYPES = tuple(FEATURE_DTYPES)
+PRECISIONS = ("auto", "float32", "bfloat16", "float16")
+ORIENTATIONS = ("apply", "ignore")
+TRUNCATED = ("fail", "keep")
+ENGINES = ("local",)
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+
+
+@dataclass(frozen=True)
+class ExtractOptions:
+    """Options of `run_extract`; None and "auto" become the store's own choices when it exists, else the defaults.
+
+    Attributes:
+        source: a path, or name:path for a named source.
+        output: the store's directory.
+        model: a name of `list_extractors()`.
+        weights: checkpoint in place of the model's own.
+        device: auto, cpu, cuda or cuda:N.
+        threads: CPU threads for decoding and for the model; None for all that this process may use.
+        precision: number format of the model.
+        dtype: number format of stored features; default float16.
+        orientation, truncated: how image files are read, see `DecodePolicy`; default apply and fail.
+        key: how a file's key is made, see `cache.keys.file_key`.
+        shard_size: bytes (or text such as "8GiB") at which a shard is sealed.
+        limit: only the first N of the listing.
+        retry_failed: try the inputs again that the store holds a failure of.
+        refresh_changed: do the inputs again whose image file is not the one that their record was made from.
+        max_failures: how many may fail, "N" or "P%", for the job to count as done.
+        quiet: show no progress.
+
+    Raises:
+        UsageError: a value that makes no sense.
+    """
+
+    source: str
+    output: str
+    model: str
+    weights: str | None = None
+    engine: str = "local"
+    device: str = "auto"
+    threads: int | None = None
+    precision: str = "auto"
+    dtype: str | None = None
+    orientation: str | None = None
+    truncated: str | None = None
+    key: str = "path"
+    shard_size: int | str = "8GiB"
+    limit: int | None = None
+    retry_failed: bool = False
+    refresh_changed: bool = False
+    max_failures: str = "1%"
+    quiet: bool = False
+
+    def __post_init__(self) -> None:
+        _choose("--engine", self.engine, ENGINES)
+        _choose("--precision", self.precision, PRECISIONS)
+        _choose("--key", self.key, KEY_RULES)
+        _choose("--dtype", self.dtype, (None, *STORED_DTYPES))
+        _choose("--orientation", self.orientation, (None, *ORIENTATIONS))
+        _choose("--truncated", self.truncated, (None, *TRUNCATED))
+        for name in ("limit", "threads"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise UsageError(f"--{name} is {value}; give at least 1")
+        parse_size(self.shard_size)
+        parse_allowance(self.max_failures)
+        self._check_output()
+
+    def _check_output(self) -> None:
+        if not self.output:
+            raise UsageError("the store's name (-o) is empty")
+        if "://" in self.output:
+            raise UsageError(f"-o {self.output}: a store is written to a local folder")
+        if os.path.lexists(self.output) and not os.path.isdir(self.output):
+            raise UsageError(f"-o {self.output} is a file; a store is a folder, such as photos.roi")
+        source, output = os.path.realpath(self.source), os.path.realpath(self.output)
+        if source == output:
+            raise UsageError(f"-o {self.output} is the folder of the images; choose another name, such as photos.roi")
+        if output.startswith(source + os.sep) and not output.endswith(".roi"):
+            raise UsageError(f"-o {self.output} lies in SOURCE and would be listed; let its name end in .roi")
+
+    @property
+    def num_threads(self) -> int:
+        return self.threads or len(os.sched_getaffinity(0))
+
+
+def parse_size(text: int | str) -> int:
+    """Bytes from "500MB", "8GiB" or a plain number. Raises: UsageError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?", str(text).strip().upper())
+    if not match or match[2] not in _UNITS or (size := int(float(match[1]) * _UNITS[match[2]])) < 1:
+        raise UsageError(f"--shard-size {text!r} is not a size; give for instance 8GiB or 500MB")
+    return size
+
+
+def parse_allowance(text: str) -> Allowance:
+    """How many failures are allowed, from "20" or "1%". Raises: UsageError."""
+    match = re.fullmatch(r"(\d+)|(\d+(?:\.\d+)?)%", str(text).strip())
+    if not match or (match[2] and float(match[2]) > 100):
+        raise UsageError(f"--max-failures {text!r} is neither a number nor a percentage; give for instance 20 or 1%")
+    return Allowance(float(match[1] or match[2]), percent=bool(match[2]))
+
+
+def _choose(option: str, value: str | None, choices: tuple[str | None, ...]) -> None:
+    if value not in choices:
+        raise UsageError(f"{option} {value!r} is not one of {', '.join(filter(None, choices))}")

@@ -1,0 +1,39 @@
+"""Interruption: the first SIGINT or SIGTERM lets a job finish what is at the model, a second ends it at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from types import FrameType
+
+INTERRUPTED = 130  # exit code
+
+
+class Drain:
+    """Context manager that turns signals into `requested`; outside the main thread it installs nothing.
+
+    The store is its own journal, so ending at once loses only the open transaction.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> Drain:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        # os.write: print could be interrupted inside the same stream's lock
+        if self.requested:
+            os.write(2, b"\nStopped at once; the store is valid. The same command continues it.\n")
+            os._exit(INTERRUPTED)
+        self.requested = True
+        os.write(2, b"\nFinishing the images at work; interrupt again to stop at once.\n")

@@ -1,0 +1,175 @@
+"""What a job has done so far, and the summary it ends with."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from cache import Failure
+
+from .signals import INTERRUPTED
+
+STAGES = ("list", "decode", "model", "write")
+MOST_EXAMPLES = 20
+NOT_AS_ASKED = 65  # exit code
+
+
+@dataclass
+class Tally:
+    """Running counts over the listing, as the store holds it.
+
+    Attributes:
+        listed: inputs so far; `complete` once the listing has ended.
+        records: inputs with a record, of which `new` were written by this run and `already` were there.
+        failures: inputs without one, per kind.
+        retried, refreshed: earlier failures tried again, and records replaced because their image changed.
+        regions: regions written by this run.
+        seconds, images: time spent in each stage, and how many images went through it.
+        examples: the first failures, with their messages.
+    """
+
+    listed: int = 0
+    complete: bool = False
+    records: int = 0
+    new: int = 0
+    already: int = 0
+    retried: int = 0
+    refreshed: int = 0
+    regions: int = 0
+    failures: Counter[str] = field(default_factory=Counter)
+    seconds: Counter[str] = field(default_factory=Counter)
+    images: Counter[str] = field(default_factory=Counter)
+    examples: list[Failure] = field(default_factory=list)
+
+    @property
+    def failed(self) -> int:
+        return self.failures.total()
+
+    @property
+    def done(self) -> int:
+        return self.records + self.failed
+
+    def fail(self, failure: Failure) -> None:
+        self.failures[failure.kind] += 1
+        if len(self.examples) < MOST_EXAMPLES:
+            self.examples.append(failure)
+
+    def spend(self, stage: str, seconds: float, images: int) -> None:
+        self.seconds[stage] += seconds
+        self.images[stage] += images
+
+    def rates(self) -> dict[str, float]:
+        """Images per second of each stage's own time: what it could do if it had nothing to wait for."""
+        return {s: round(self.images[s] / self.seconds[s], 1) for s in STAGES if self.images[s] and self.seconds[s] > 0}
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """How many failures a job may end with: a number, or a percentage of the listing."""
+
+    value: float
+    percent: bool
+
+    def exceeded(self, failures: int, listed: int) -> bool:
+        return failures > (listed * self.value / 100 if self.percent else self.value)
+
+    def __str__(self) -> str:
+        return f"{self.value:g}{'%' if self.percent else ''}"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How a job ended. Counts are those of `Tally`: over this listing, as the store holds it at the end.
+
+    `verdict` says in one sentence why the exit code is what it is.
+    """
+
+    source: str
+    store: str
+    model: str
+    engine: str
+    device: str | None  # None when there was nothing for the model to do
+    precision: str
+    feature_dtype: str
+    threads: int
+    listed: int
+    records: int
+    failed: int
+    failures: dict[str, int]
+    new: int
+    already: int
+    retried: int
+    refreshed: int
+    regions: int
+    seconds: dict[str, float]
+    images_per_second: dict[str, float]
+    examples: list[dict[str, str]]
+    verdict: str
+    exit_code: int
+
+    @classmethod
+    def of(cls, tally: Tally, **about: Any) -> Summary:
+        return cls(
+            listed=tally.listed,
+            records=tally.records,
+            failed=tally.failed,
+            failures=dict(tally.failures.most_common()),
+            new=tally.new,
+            already=tally.already,
+            retried=tally.retried,
+            refreshed=tally.refreshed,
+            regions=tally.regions,
+            seconds={stage: round(tally.seconds[stage], 3) for stage in STAGES},
+            images_per_second=tally.rates(),
+            examples=[asdict(failure) for failure in tally.examples],
+            **about,
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+    def text(self) -> str:
+        """For a person."""
+        from extractor.gallery import visible
+
+        lines = [self.verdict]
+        kept = f"{self.already:,} already there" if self.already else ""
+        tried = f"{self.retried:,} failures tried again" if self.retried else ""
+        again = f"{self.refreshed:,} replaced" if self.refreshed else ""
+        detail = ", ".join(filter(None, [f"{self.new:,} new", kept, again, tried]))
+        lines.append(
+            f"  images    {self.listed:,} listed, {self.records:,} in the store ({detail}), {self.failed:,} failed"
+        )
+        if self.new or self.refreshed:
+            lines.append(f"  regions   {self.regions:,} written")
+        if self.device:
+            rates = ", ".join(f"{stage} {rate:g}" for stage, rate in self.images_per_second.items())
+            lines.append(f"  speed     {rates} images/s on {self.device}, {self.threads} threads")
+        for kind, count in self.failures.items():
+            lines.append(f"  {kind}: {count:,}")
+            shown = [example for example in self.examples if example["kind"] == kind]
+            lines += [visible(f"    {e['source'] or e['key']}: {e['message']}") for e in shown]
+            if count > len(shown):
+                lines.append(f"    ... and {count - len(shown):,} more; `roivault ls --failures` lists them")
+        lines.append(f"  store     {self.store}")
+        return "\n".join(lines)
+
+
+def judge(tally: Tally, allowed: Allowance, store: str, stopped: bool) -> tuple[str, int]:
+    """The verdict on a job and its exit code."""
+    if stopped:
+        return f"Interrupted after {tally.done:,} images; run the same command again to continue.", INTERRUPTED
+    if not tally.listed:
+        return "There are no images here; nothing was extracted.", NOT_AS_ASKED
+    if not tally.records:
+        return f"None of the {tally.listed:,} images could be extracted.", NOT_AS_ASKED
+    if allowed.exceeded(tally.failed, tally.listed):
+        verdict = (
+            f"Done, but {tally.failed:,} of {tally.listed:,} images failed, more than --max-failures {allowed} allows."
+        )
+        return verdict, NOT_AS_ASKED
+    failed = f"; {tally.failed:,} failed" if tally.failed else ""
+    return f"Done: {shlex.quote(store)} holds {tally.records:,} of {tally.listed:,} images{failed}.", 0

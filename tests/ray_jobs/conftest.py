@@ -1,0 +1,132 @@
+"""A job that runs in milliseconds: small pictures and the model of fake_job.py."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ray_jobs.extract import run_extract
+from ray_jobs.options import ExtractOptions
+
+ROOT = Path(__file__).resolve().parents[2]
+FAKE_JOB = Path(__file__).with_name("fake_job.py")
+
+
+@pytest.fixture(scope="session")
+def fake_job():
+    """The module of the fake model."""
+    spec = importlib.util.spec_from_file_location("fake_job", FAKE_JOB)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def write_picture(path, index=0, size=(24, 16)):
+    """A picture that differs from those of every other index."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(index).integers(0, 256, (size[1], size[0], 3), np.uint8)
+    Image.fromarray(pixels).save(path)
+    return path
+
+
+@pytest.fixture
+def picture():
+    return write_picture
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Makes a folder of n pictures: photos(n) or photos(n, "name")."""
+
+    def make(count, name="photos"):
+        for index in range(count):
+            write_picture(tmp_path / name / f"{index:04d}.png", index)
+        return tmp_path / name
+
+    return make
+
+
+@pytest.fixture
+def weights(tmp_path):
+    path = tmp_path / "fake.weights"
+    path.write_bytes(b"the fake model does not look at them")
+    return path
+
+
+class Job:
+    """Runs the fake extraction in this process, and remembers the keys that its model saw."""
+
+    def __init__(self, fake_job, weights):
+        self.weights, self.keys, self.models = weights, [], []
+        job = self
+
+        class Model(fake_job.FakeModel):
+            def __init__(self, choices):
+                super().__init__(choices)
+                job.models.append(self)
+
+            def extract(self, images, keys):
+                job.keys += keys
+                return super().extract(images, keys)
+
+        self.model = Model
+
+    def __call__(self, source, output, **options):
+        self.keys.clear()
+        options = {"model": "demo", "weights": str(self.weights), "quiet": True, **options}
+        return run_extract(ExtractOptions(source=str(source), output=str(output), **options), load=self.model)
+
+
+@pytest.fixture
+def job(fake_job, weights):
+    return Job(fake_job, weights)
+
+
+class Command:
+    """Starts the fake job as a process of its own; FAKE_... settings are given in lower case."""
+
+    def __init__(self, tmp_path, weights):
+        self.weights, self.calls = weights, tmp_path / "calls"
+        self.running = []
+
+    def start(self, source, output, *args, sleep=0.0, **settings):
+        env = {name: value for name, value in os.environ.items() if not name.startswith("FAKE_")}
+        env |= {"PYTHONPATH": str(ROOT), "FAKE_CALLS": str(self.calls), "FAKE_SLEEP": str(sleep)}
+        env |= {f"FAKE_{name.upper()}": value for name, value in settings.items()}
+        line = [sys.executable, FAKE_JOB, source, "-o", output, "--model", "demo", "--weights", self.weights, *args]
+        process = subprocess.Popen(
+            list(map(str, line)), env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self.running.append(process)
+        return process
+
+    def run(self, *args, **settings):
+        process = self.start(*args, **settings)
+        process.out, process.err = process.communicate(timeout=100)
+        return process
+
+    def seen(self):
+        """Keys that the models of all runs saw, in order."""
+        return self.calls.read_text().splitlines() if self.calls.exists() else []
+
+    def wait_for(self, count, process):
+        """Until that many keys have been at the model."""
+        while len(self.seen()) < count:
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.01)
+
+
+@pytest.fixture
+def command(tmp_path, weights):
+    command = Command(tmp_path, weights)
+    yield command
+    for process in command.running:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
