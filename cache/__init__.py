@@ -1,4 +1,4 @@
-"""Regions, records and stores: the part of roivault that a trainer needs. Imports numpy, lmdb, xxhash and ml_dtypes only."""
+"""Regions, records and stores: what a trainer needs. Imports numpy, lmdb, xxhash and ml_dtypes only."""
 
 from .errors import (
     CorruptRecord,
@@ -16,8 +16,9 @@ from .errors import (
     WeightsError,
 )
 from .regions import FAILURE_KINDS, Failure, Regions
+from .states import WriteResult
 from .store import RegionStore, open_store
-from .writer import StoreWriter, WriteResult, read_fingerprint
+from .writer import StoreWriter, read_fingerprint
 
 __all__ = [
     "FAILURE_KINDS",

@@ -1,9 +1,9 @@
 """The LMDB file of an open shard: one environment per process and file, whoever uses it.
 
-LMDB forbids opening a file twice in one process, and an environment that was opened before a fork must not be used
-behind it. So every user of a file shares one `Environment`, all transactions run under one lock of the process, and no
-transaction (nor its reader slot) outlives that lock. A fork waits for the lock; the child then closes what it inherited,
-which touches nothing of the parent since no transaction is alive, and opens the file anew when it needs it.
+LMDB forbids opening a file twice in one process, and using an environment behind a fork that it was opened before. So
+all users of a file share one `Environment`, all transactions run under one lock of the process, and no transaction (nor
+its reader slot) outlives that lock. A fork waits for the lock; the child then closes what it inherited, which touches
+nothing of the parent since no transaction is alive, and opens the file anew when it needs it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ import lmdb
 
 from .errors import StoreDamaged
 from .files import TEMPORARY, disk_errors, sync_directory
-from .index import FAILURE, REPLACED
+from .probe import probe
+from .states import FAILURE, REPLACED
 
-LOCK_SUFFIX = "-lock"  # what LMDB appends for the lock file of `subdir=False`
+LOCK_SUFFIX = "-lock"  # what LMDB appends to name the lock file
 MAX_READERS = 512
 MAP_SLACK = 64 << 20
 DATABASES = (b"records", b"failures", b"replaced")
@@ -30,156 +31,184 @@ _SHARED: dict[tuple[str, int], Environment] = {}
 
 
 class View:
-    """A transaction on an open shard. Values are views of the map: copy what outlives the transaction."""
+    """A transaction on an open shard. Values are views of the map: copy what shall outlive the transaction."""
 
     def __init__(self, txn: lmdb.Transaction, databases: list):
         self.txn = txn
-        self.records, self.failures, self.replaced = databases
-        self.overriding = bool(txn.stat(self.replaced)["entries"])
+        self._records, self._failures, self._replaced = databases
+        self.overriding = bool(txn.stat(self._replaced)["entries"])
+
+    def __len__(self) -> int:
+        return sum(self.txn.stat(db)["entries"] for db in (self._records, self._failures))
 
     def flags(self, key: bytes) -> int | None:
         """Flags of a key's state; reads no value."""
-        for flags, db in ((0, self.records), (FAILURE, self.failures)):
+        for flags, db in ((0, self._records), (FAILURE, self._failures)):
             if self.txn.cursor(db).set_key(key):
                 return flags | self._mark(key)
         return None
 
     def value(self, key: bytes, flags: int) -> memoryview:
         """The value of a state with these flags."""
-        return self.txn.get(key, db=self.failures if flags & FAILURE else self.records)
+        return self.txn.get(key, db=self._failures if flags & FAILURE else self._records)
 
     def keys(self) -> Iterator[tuple[bytes, int]]:
         """(key, flags) of every state; reads no value."""
-        for flags, db in ((0, self.records), (FAILURE, self.failures)):
+        for flags, db in ((0, self._records), (FAILURE, self._failures)):
             for key in self.txn.cursor(db).iternext(keys=True, values=False):
                 key = bytes(key)
                 yield key, flags | self._mark(key)
 
-    def values(self) -> Iterator[tuple[bytes, int, memoryview]]:
-        """(key, flags, value) of every state."""
-        for flags, db in ((0, self.records), (FAILURE, self.failures)):
-            for key, value in self.txn.cursor(db):
-                key = bytes(key)
-                yield key, flags | self._mark(key), value
-
-    def _mark(self, key: bytes) -> int:
-        return REPLACED if self.overriding and self.txn.get(key, db=self.replaced) is not None else 0
-
     def put(self, key: bytes, flags: int, value: bytes) -> None:
         """Set a key's state."""
-        here, other = (self.failures, self.records) if flags & FAILURE else (self.records, self.failures)
+        here, other = (self._failures, self._records) if flags & FAILURE else (self._records, self._failures)
         self.txn.delete(key, db=other)
         self.txn.put(key, value, db=here)
         if flags & REPLACED:
-            self.txn.put(key, b"", db=self.replaced)
+            self.txn.put(key, b"", db=self._replaced)
 
-    def __len__(self) -> int:
-        return sum(self.txn.stat(db)["entries"] for db in (self.records, self.failures))
+    def _mark(self, key: bytes) -> int:
+        return REPLACED if self.overriding and self.txn.get(key, db=self._replaced) is not None else 0
 
 
 class Environment:
-    """An open shard in this process. Made by `acquire`, given back by `release`."""
+    """An open shard in this process. Got by `acquire`, given back by `release`.
+
+    Attributes:
+        path: the shard file.
+        lockless: no lock file could be had, so that a writer elsewhere may alter pages while they are read here.
+    """
 
     def __init__(self, path: Path, key: tuple[str, int]):
-        self.path, self._key = path, key
-        self.users = 0
-        self.writable = False
-        self.map_size = MAP_SLACK
-        self.lockless = False  # no lock file could be had: a live writer elsewhere may alter pages while they are read
-        self.retired = False
+        self.path = path
+        self.lockless = False
+        self._key = key
+        self._users = 0
+        self._writable = False
+        self._map_size = MAP_SLACK
+        self._retired = False
         self._env: lmdb.Environment | None = None
         self._databases: list = []
 
     @classmethod
     def acquire(cls, path: Path, writable: bool = False, map_size: int = 0) -> Environment:
-        """Raises: FileNotFoundError; StoreDamaged: not an LMDB file, or one cut short; DiskError."""
+        """The environment of this process for a file. Raises: FileNotFoundError."""
         with _LOCK:
             key = (os.path.realpath(path), os.stat(path).st_ino)
             environment = _SHARED.setdefault(key, cls(path, key))
-            if writable and not environment.writable:
-                environment._close()
-            environment.writable |= writable
-            environment.map_size = max(environment.map_size, map_size)
-            environment.users += 1
+            environment._users += 1
+            if writable:
+                environment._map_size = max(environment._map_size, map_size)
+                environment._writable = True
+                environment.reset()
             return environment
 
-    def release(self) -> None:
+    def release(self, writable: bool = False) -> None:
+        """Takes what `acquire` was given."""
         with _LOCK:
-            self.users -= 1
-            if not self.users:
+            self._users -= 1
+            if writable:
+                self._writable = False
+                self.reset()
+            if not self._users:
                 self.retire()
 
     def retire(self) -> None:
-        """Close it for every user; a later read raises FileNotFoundError."""
+        """Close it for every user; to use it after that raises FileNotFoundError."""
         with _LOCK:
-            self._close()
-            self.retired = True
-            _SHARED.pop(self._key, None)
+            self.reset()
+            self._retired = True
+            if _SHARED.get(self._key) is self:
+                del _SHARED[self._key]
 
     def reset(self) -> None:
         """Close it until it is used again: after a failed write LMDB may refuse everything else."""
         with _LOCK:
-            self._close()
+            if self._env is not None:
+                self._env.close()
+                self._env, self._databases = None, []
 
     @contextmanager
     def read(self) -> Iterator[View]:
-        """A snapshot. Keep it short: forks and the writer of this process wait for it."""
+        """A snapshot. Keep it short: forks, and the writer of this process, wait for it.
+
+        Raises:
+            FileNotFoundError: the shard is open no more.
+            StoreDamaged: LMDB cannot read it.
+        """
         with _LOCK:
-            env = self._opened()
             try:
-                txn = env.begin(buffers=True)
-            except lmdb.MapResizedError:
-                env.set_mapsize(0)  # a writer elsewhere grew the map: take its size
-                txn = env.begin(buffers=True)
-            try:
-                yield View(txn, self._databases)
-            finally:
-                txn.abort()
+                txn = self._begin(write=False)
+                try:
+                    yield View(txn, self._databases)
+                finally:
+                    txn.abort()
+            except lmdb.Error as error:
+                self.reset()
+                raise StoreDamaged(self.path, f"LMDB cannot read it ({error})") from error
 
     def write(self, fill: Callable[[View], None]) -> None:
-        """Run `fill` in one transaction and commit it; grow the map and run it again when the map is full.
+        """Run `fill` in one transaction and commit it; when the map is full, grow it and run it all again.
 
         Raises: DiskError: nothing of it is committed.
         """
         with _LOCK, disk_errors(self.path):
-            while True:
-                env = self._opened()
-                try:
-                    with env.begin(write=True, buffers=True) as txn:
-                        fill(View(txn, self._databases))
-                    return
-                except lmdb.MapFullError:
-                    self.map_size = 2 * env.info()["map_size"]
-                    env.set_mapsize(self.map_size)
-                except BaseException:
-                    self._close()
-                    raise
+            try:
+                while not self._try_write(fill):
+                    self._map_size = 2 * self._env.info()["map_size"]
+                    self._env.set_mapsize(self._map_size)
+            except BaseException:
+                self.reset()
+                raise
+            self._extend()
+
+    def _try_write(self, fill: Callable[[View], None]) -> bool:
+        try:
+            with self._begin(write=True) as txn:
+                fill(View(txn, self._databases))
+        except lmdb.MapFullError:
+            return False
+        return True
 
     def data_size(self) -> int:
-        """Bytes of the file that hold pages."""
+        """Bytes of the file up to its last page."""
         with _LOCK:
-            env = self._opened()
-            return (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+            return _data_size(self._opened())
 
     def version(self) -> int:
         """Grows with every commit."""
         with self.read() as view:
             return view.txn.id()
 
+    def _begin(self, write: bool) -> lmdb.Transaction:
+        env = self._opened()
+        try:
+            return env.begin(write=write, buffers=True)
+        except lmdb.MapResizedError:
+            env.set_mapsize(0)  # a writer elsewhere grew the map: take its size
+            return env.begin(write=write, buffers=True)
+
     def _opened(self) -> lmdb.Environment:
-        if self.retired:
-            raise FileNotFoundError(f"{self.path} is no longer open")
+        if self._retired or not self.path.exists():
+            raise FileNotFoundError(f"{self.path} is open no more")
         if self._env is None:
-            if not self.path.exists():
-                raise FileNotFoundError(f"{self.path} does not exist any more")
-            self._env, self.lockless = _open(self.path, self.writable, self.map_size)
-            self._databases = [self._env.open_db(name, create=False) for name in DATABASES]
+            env, self.lockless = _open(self.path, self._writable, self._map_size)
+            try:
+                _refuse_cut(self.path, env)
+                self._databases = [env.open_db(name, create=False) for name in DATABASES]
+            except BaseException as error:
+                env.close()
+                if isinstance(error, lmdb.Error):
+                    raise StoreDamaged(self.path, f"LMDB cannot read it ({error})") from error
+                raise
+            self._env = env
         return self._env
 
-    def _close(self) -> None:
-        if self._env is not None:
-            self._env.close()
-            self._env, self._databases = None, []
+    def _extend(self) -> None:
+        """LMDB may leave out unused pages at the end; with them, a file that is too short is one that was cut."""
+        size = _data_size(self._env)
+        if os.path.getsize(self.path) < size:
+            os.truncate(self.path, size)
 
 
 def create(path: Path) -> None:
@@ -207,7 +236,7 @@ def _open(path: Path, writable: bool, map_size: int, create: bool = False) -> tu
         try:
             _reserve_lock_file(path)
             return lmdb.open(str(path), **options), False
-        except (PermissionError, lmdb.ReadonlyError, OSError):
+        except (OSError, lmdb.ReadonlyError):
             if writable:
                 raise
             return lmdb.open(str(path), lock=False, **options), True
@@ -217,19 +246,33 @@ def _open(path: Path, writable: bool, map_size: int, create: bool = False) -> tu
 
 def _reserve_lock_file(path: Path) -> None:
     """Give LMDB's lock file its blocks: it is written through a map, where a full disk would kill the process."""
+    size = (MAX_READERS + 1) * 64
     fd = os.open(f"{path}{LOCK_SUFFIX}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        size = (MAX_READERS + 1) * 64
         if os.fstat(fd).st_size < size:
             os.posix_fallocate(fd, 0, size)
     finally:
         os.close(fd)
 
 
+def _data_size(env: lmdb.Environment) -> int:
+    return (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+
+
+def _refuse_cut(path: Path, env: lmdb.Environment) -> None:
+    """Reading a page behind the end of the file would kill the process.
+
+    A writer that was killed just after a commit may have left out unused pages: what can be read is not cut.
+    """
+    size, expected = os.path.getsize(path), _data_size(env)
+    if size < expected and probe(path).problems:
+        raise StoreDamaged(path, f"it was cut to {size} bytes, its pages end at {expected}")
+
+
 def _after_fork_in_child() -> None:
     for environment in list(_SHARED.values()):
-        environment._close()
-        environment.writable = False
+        environment._writable = False
+        environment.reset()
     _LOCK.release()
 
 

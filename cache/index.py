@@ -4,8 +4,6 @@
     covers   16 bytes a shard: its number and the checksum of its own .idx (index.idx covers many, shard-N.idx only N)
     columns  hash, offset, checksum, key_offset u64 · length, shard u32 · key_length u16 · flags u8
     heap     the keys, utf-8
-
-The state rule of a store, which decides between the entries that several shards hold for one key, is here too.
 """
 
 from __future__ import annotations
@@ -22,11 +20,9 @@ import xxhash
 
 from .errors import StoreDamaged
 from .files import disk_errors, replace_file
+from .states import FAILURE, overrides
 
 FILE = "index.idx"
-FAILURE = 1  # flag: the key's state is a failure
-REPLACED = 2  # flag: this state overrides whatever earlier shards hold
-
 _MAGIC = b"RVIX"
 _VERSION = 1
 _HEADER = struct.Struct("<4sIQQQQ24x")
@@ -46,11 +42,6 @@ class Entry(NamedTuple):
     length: int
     checksum: int  # xxh3-64 of the value
     flags: int
-
-
-def overrides(earlier: int, later: int) -> bool:
-    """The state rule, on flags: of two states of one key, does the one in the later shard hold?"""
-    return bool(later & REPLACED or earlier & FAILURE)
 
 
 def hash_keys(keys: Sequence[bytes]) -> np.ndarray:
@@ -81,7 +72,7 @@ class Index:
         keys = [key for key, _ in states]
         lengths = np.fromiter(map(len, keys), np.uint64, len(keys))
         values = np.array([entry for _, entry in states], np.uint64).reshape(-1, len(Entry._fields))
-        columns = dict(zip(Entry._fields, values.T))
+        columns = dict(zip(Entry._fields, values.T, strict=True))
         columns |= {"hash": hash_keys(keys), "key_length": lengths, "key_offset": np.cumsum(lengths) - lengths}
         order = np.argsort(columns["hash"], kind="stable")
         return cls(covers or {}, {n: columns[n][order].astype(t) for n, t in _COLUMNS}, b"".join(keys))
@@ -89,6 +80,8 @@ class Index:
     @classmethod
     def merge(cls, indexes: Sequence[Index]) -> Index:
         """One state for each key of several indexes, given in the order of their shards."""
+        if not indexes:
+            return cls.build([])
         heap_starts = np.cumsum([0, *(len(index.heap) for index in indexes)])
         columns = {name: np.concatenate([i.columns[name] for i in indexes]) for name, _ in _COLUMNS}
         level = np.repeat(np.arange(len(indexes)), [len(index) for index in indexes])
@@ -186,7 +179,7 @@ class Index:
         places = np.flatnonzero(self._hash[positions] == hashes)
         positions = positions[places]
         rows = (self.columns[name][positions].tolist() for name in ("key_offset", "key_length", *Entry._fields))
-        for place, position, start, length, *entry in zip(places.tolist(), positions.tolist(), *rows):
+        for place, position, start, length, *entry in zip(places.tolist(), positions.tolist(), *rows, strict=True):
             if self.heap[start : start + length] == keys[place]:
                 yield place, Entry(*entry)
             else:  # two keys with one hash lie next to each other
@@ -203,7 +196,7 @@ class Index:
         for first in range(0, len(order), 65536):
             chunk = order[first : first + 65536]
             rows = (self.columns[name][chunk].tolist() for name in ("key_offset", "key_length", *Entry._fields))
-            for start, length, *entry in zip(*rows):
+            for start, length, *entry in zip(*rows, strict=True):
                 yield bytes(self.heap[start : start + length]), Entry(*entry)
 
     @property

@@ -93,9 +93,6 @@ class Manifest:
         others = [s for s in self.shards if s.number != shard.number]
         return replace(self, shards=tuple(sorted([*others, shard], key=lambda s: s.number)))
 
-    def without_shard(self, number: int) -> Manifest:
-        return self.only({shard.number for shard in self.shards} - {number})
-
     def only(self, numbers: Collection[int]) -> Manifest:
         """This manifest with some of its shards."""
         return replace(self, shards=tuple(s for s in self.shards if s.number in numbers))
@@ -120,6 +117,8 @@ class Manifest:
         try:
             data = path.read_bytes()
         except (FileNotFoundError, NotADirectoryError):
+            if any(store.glob("shard-*.lmdb")):
+                raise StoreDamaged(path, "the manifest is missing") from None
             raise StoreNotFound(f"there is no store at {store}: {path} does not exist") from None
         return cls.from_bytes(data, path)
 
@@ -131,7 +130,7 @@ class Manifest:
         values = json.loads(data)
         if values["format"] != FORMAT:
             raise StoreDamaged(
-                path, f"store format {values['format']} is not {FORMAT}, the one this roivault reads", "upgrade roivault"
+                path, f"its format is {values['format']}, this roivault reads {FORMAT}", "use the roivault that wrote it"
             )
         shards = (_known(Shard, shard) for shard in values.pop("shards"))
         shards = tuple(Shard(**{**shard, "provenance": tuple(shard["provenance"])}) for shard in shards)

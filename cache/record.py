@@ -163,7 +163,8 @@ def _layout(n: int, d: int, size: int, table: bytes) -> tuple[tuple[str, tuple[i
             raise ValueError(f"{name} has dtype code {code}")
         dtype = _DTYPES[code]
         shape = tuple(dims[:ndim])
-        if ndim != len(field.dims) or any(sizes.get(dim, size) != size for dim, size in zip(field.dims, shape)):
+        wanted = tuple(sizes.get(dim, length) for dim, length in zip(field.dims, dims, strict=False))
+        if ndim != len(field.dims) or shape != wanted:
             raise ValueError(f"{name} has {ndim} dims, {dims}, which do not fit n = {n}, d = {d}")
         if int(np.prod(shape, dtype=object)) * dtype.itemsize != nbytes:
             raise ValueError(f"{name} has {nbytes} bytes, which do not fit its dims {shape}")

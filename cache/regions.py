@@ -108,8 +108,8 @@ class Regions:
     def __repr__(self) -> str:
         extras = [f.name for f in fields(self)[5:] if getattr(self, f.name) is not None]
         return (
-            f"Regions({self.key!r}, {self.width}x{self.height}, n={len(self.boxes)}, "
-            f"features={self.features.dtype}[{', '.join(map(str, self.features.shape))}], with {', '.join(extras) or 'boxes only'})"
+            f"Regions({self.key!r}, {self.width}x{self.height}, n={len(self.boxes)}, features={self.features.dtype}"
+            f"{list(self.features.shape)}, with {', '.join(extras) or 'boxes only'})"
         )
 
     def replace(self, **changes: Any) -> Regions:
@@ -135,7 +135,7 @@ class Regions:
             ndim, per_region, _ = _ARRAYS[name]
             if array.ndim != ndim or (per_region and array.shape[0] != n):
                 raise InvalidRegions(
-                    self.key, "value_range", f"{name} has shape {array.shape}, expected {ndim} dims with n = {n} regions"
+                    self.key, "value_range", f"{name} has shape {array.shape}, expected {ndim} dims and n = {n} regions"
                 )
             if array.dtype.kind != "i" and not np.isfinite(array.astype(np.float32, copy=False)).all():
                 raise InvalidRegions(self.key, "non_finite", f"{name} holds NaN or infinite values")

@@ -23,7 +23,7 @@ _BLOCK = 2048  # no two records of a shard start in one block of this size, sinc
 _MAPPED: WeakValueDictionary[tuple, SealedShard] = WeakValueDictionary()
 
 
-def seal(store: Path, shard: Shard, environment: Environment) -> tuple[Shard, Index]:
+def seal(store: Path, shard: Shard, environment: Environment) -> Shard:
     """Make an open shard immutable: find every value's place in the file, write the index, checksum the file.
 
     `environment` is closed for all its users. Interrupted anywhere, it can be done again.
@@ -40,8 +40,7 @@ def seal(store: Path, shard: Shard, environment: Environment) -> tuple[Shard, In
         checksum = file_checksum(path)
         index = Index.build(entries)
         index_checksum = index.save(store / shard.index_file)
-        index.covers[shard.number] = index_checksum
-    sealed = replace(
+    return replace(
         shard,
         state="sealed",
         records=index.records,
@@ -51,7 +50,6 @@ def seal(store: Path, shard: Shard, environment: Environment) -> tuple[Shard, In
         index_bytes=os.path.getsize(store / shard.index_file),
         index_checksum=f"{index_checksum:016x}",
     )
-    return sealed, index
 
 
 def _locate_values(path: Path, number: int, environment: Environment) -> list[tuple[bytes, Entry]]:
@@ -61,10 +59,11 @@ def _locate_values(path: Path, number: int, environment: Environment) -> list[tu
     a page, which gives a candidate; it is right if every value reads back equal through it.
     """
     with environment.read() as view, open(path, "rb") as file:
-        values = [
-            (key, _address(value), Entry(number, 0, len(value), xxhash.xxh3_64_intdigest(value), flags))
-            for key, flags, value in view.values()
-        ]
+        values = []
+        for key, flags in view.keys():
+            value = view.value(key, flags)
+            checksum = xxhash.xxh3_64_intdigest(value)
+            values.append((key, _address(value), Entry(number, 0, len(value), checksum, flags)))
         if not values:
             return []
         for base in _candidate_bases(file.fileno(), view, values):
@@ -130,11 +129,12 @@ class SealedShard:
             raise StoreDamaged(self.path, f"its index points to {end}, behind the end of the file")
         return self._view[entry.offset : end]
 
-    def first_read(self, entry: Entry) -> bool:
-        """Whether this process has not verified the record yet."""
+    def is_new(self, entry: Entry) -> bool:
+        """Whether this process has not compared the checksum of the record yet."""
         return not self._verified[entry.offset // _BLOCK]
 
-    def verified(self, entry: Entry) -> None:
+    def mark(self, entry: Entry) -> None:
+        """Note that it has."""
         self._verified[entry.offset // _BLOCK] = 1
 
     def prefetch(self, entry: Entry) -> None:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-import json
+import os
+import weakref
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+import xxhash
+
 from .environment import Environment
-from .errors import StoreDamaged
-from .index import FAILURE, FILE, Entry, Index, hash_keys, overrides
+from .errors import CorruptRecord, StoreDamaged
+from .index import FILE, Entry, Index, hash_keys
+from .keys import MAX_KEY_BYTES
 from .manifest import Manifest, Shard, signature
 from .regions import Failure
 from .shard import SealedShard
+from .states import decode_failure, is_record, overrides
 
-MAX_KEY_BYTES = 511  # LMDB's limit
+_LOCKLESS_TRIES = 5
 
 
 class State(NamedTuple):
-    """What a store holds for a key: where (sealed), or the value itself (open)."""
+    """What a store holds for a key: where, in a sealed shard, or a copy of the value, in an open one."""
 
     flags: int
     shard: int
@@ -28,31 +32,23 @@ class State(NamedTuple):
 
     @property
     def is_record(self) -> bool:
-        return not self.flags & FAILURE
-
-
-def encode_key(key: str) -> bytes:
-    """Utf-8; text that is not valid unicode gets bytes that no store holds."""
-    return key.encode("utf-8", "surrogatepass")
-
-
-def encode_failure(failure: Failure) -> bytes:
-    """JSON, in ASCII: messages and paths may hold bytes that are no text."""
-    return json.dumps({"kind": failure.kind, "message": failure.message, "source": failure.source}).encode()
-
-
-def decode_failure(key: str, value: bytes) -> Failure:
-    return Failure(key, **json.loads(bytes(value)))
+        return is_record(self.flags)
 
 
 class Snapshot:
-    """One manifest of a store and what belongs to it. Sealed shards and their indexes are mapped when first used.
+    """One manifest of a store and what belongs to it.
+
+    Args:
+        path: the store directory.
+        check: compare the checksums of the indexes.
+        shards: read these shards only.
 
     Attributes:
-        path: the store directory.
         manifest: as it was when the snapshot was taken.
-        indexes: of the sealed shards in their order; index.idx, which covers the first ones, comes first.
-        open: number -> environment of the open shards.
+        signature: of the manifest file, to tell whether it was replaced since.
+        merged: index.idx, if it covers shards of this manifest.
+        unmerged: the indexes of the sealed shards it does not cover.
+        open: shard number -> environment of the open shards.
 
     Raises:
         StoreNotFound, StoreDamaged
@@ -60,108 +56,129 @@ class Snapshot:
 
     def __init__(self, path: Path, check: bool = True, shards: frozenset[int] | None = None):
         self.path = path
-        self.signature = signature(path)
-        self.manifest = Manifest.load(path)
-        if shards is not None:
-            self.manifest = self.manifest.only(shards)
-        self.indexes = self._load_indexes(check)
+        while True:
+            self.signature = signature(path)
+            try:
+                self._take(check, shards)
+                break
+            except StoreDamaged:
+                if self.signature == signature(path):
+                    raise  # else the writer sealed or removed a shard between our look at the manifest and at the shard
+        self._mapped: dict[int, SealedShard] = {}
+        self._resolved: tuple[dict[int, int], Index] | None = None
+        self.close = weakref.finalize(self, _release, list(self.open.values()))
+
+    def _take(self, check: bool, shards: frozenset[int] | None) -> None:
+        manifest = Manifest.load(self.path)
+        self.manifest = manifest if shards is None else manifest.only(shards)
+        self.merged = load_merged(self.path, self.manifest, check)
+        covered = self.merged.covers if self.merged else {}
+        self.unmerged = [load_index(self.path, s, check) for s in self.manifest.sealed if s.number not in covered]
         self.open: dict[int, Environment] = {}
         try:
             for shard in self.manifest.open:
-                self.open[shard.number] = Environment.acquire(path / shard.file)
+                self.open[shard.number] = Environment.acquire(self.path / shard.file)
         except FileNotFoundError:
-            self.close()
-            raise StoreDamaged(path / shard.file, "the open shard is missing") from None
-        self._sealed: dict[int, SealedShard] = {}
+            _release(self.open.values())
+            raise StoreDamaged(self.path / shard.file, "the open shard is missing") from None
 
-    def _load_indexes(self, check: bool) -> list[Index]:
-        sealed = {shard.number: shard for shard in self.manifest.sealed}
-        indexes = []
-        merged = load_merged(self.path, self.manifest, check)
-        if merged is not None:
-            indexes.append(merged)
-        for number, shard in sealed.items():
-            if merged is None or number not in merged.covers:
-                indexes.append(load_index(self.path, shard, check))
-        return indexes
+    @property
+    def indexes(self) -> list[Index]:
+        """Of all sealed shards, in their order."""
+        return [self.merged, *self.unmerged] if self.merged else self.unmerged
 
-    def close(self) -> None:
-        """Give back the environments of open shards. What was read from sealed ones stays valid."""
-        for environment in self.open.values():
-            environment.release()
-        self.open = {}
-
-    def __del__(self):
-        if hasattr(self, "open"):
-            self.close()
-
-    def states(self, keys: Sequence[str], values: bool = True) -> list[State | None]:
+    def states(self, keys: Sequence[str], records: bool = True) -> list[State | None]:
         """The state of each key.
 
         Args:
-            values: copy the value of states that an open shard holds; without, their `value` is None.
+            records: copy the records of open shards too, not only their failures.
 
         Raises:
             FileNotFoundError: an open shard is open no more: take a new snapshot.
+            StoreDamaged
         """
-        encoded = [encode_key(key) for key in keys]
+        encoded = [key.encode("utf-8", "surrogatepass") for key in keys]
         hashes = hash_keys(encoded)
         found: list[State | None] = [None] * len(keys)
         for index in self.indexes:
             for place, entry in index.find(encoded, hashes):
                 if found[place] is None or overrides(found[place].flags, entry.flags):
                     found[place] = State(entry.flags, entry.shard, entry, None)
-        for number, environment in self.open.items():
-            with environment.read() as view:
-                for place, key in enumerate(encoded):
-                    earlier = found[place]
-                    if not 0 < len(key) <= MAX_KEY_BYTES or (earlier and earlier.is_record and not view.overriding):
-                        continue
-                    flags = view.flags(key)
-                    if flags is not None and (earlier is None or overrides(earlier.flags, flags)):
-                        value = bytes(view.value(key, flags)) if values else None
-                        found[place] = State(flags, number, None, value)
+        for number in self.open:
+            for place, state in self._open_states(number, encoded, found, records):
+                found[place] = state
         return found
 
-    def value(self, state: State) -> bytes | memoryview:
-        """The bytes of a state: a view of the shard when it is sealed. Raises: StoreDamaged."""
-        return state.value if state.entry is None else self.sealed(state.shard).value(state.entry)
+    def _open_states(
+        self, number: int, keys: list[bytes], found: list[State | None], records: bool
+    ) -> list[tuple[int, State]]:
+        """(place, state) of the keys whose state in an open shard overrides what was found before."""
+        environment = self.open[number]
+        for attempt in range(_LOCKLESS_TRIES):
+            states = []
+            try:
+                with environment.read() as view:
+                    for place, key in enumerate(keys):
+                        earlier = found[place]
+                        if not 0 < len(key) <= MAX_KEY_BYTES or (earlier and earlier.is_record and not view.overriding):
+                            continue
+                        flags = view.flags(key)
+                        if flags is not None and (earlier is None or overrides(earlier.flags, flags)):
+                            copied = bytes(view.value(key, flags)) if records or not is_record(flags) else None
+                            states.append((place, State(flags, number, None, copied)))
+                return states
+            except StoreDamaged:
+                if not environment.lockless or attempt == _LOCKLESS_TRIES - 1:
+                    raise  # else a writer elsewhere may have altered a page under our eyes
+        raise AssertionError("unreachable")
 
-    def sealed(self, number: int) -> SealedShard:
-        """Raises: StoreDamaged: the shard is missing or was cut."""
-        mapped = self._sealed.get(number)
+    def value(self, state: State) -> bytes | memoryview:
+        """The bytes of a state: a view of a sealed shard, the copy from an open one. Raises: StoreDamaged."""
+        return state.value if state.entry is None else self.mapped(state.shard).value(state.entry)
+
+    def failure(self, key: str, state: State) -> Failure:
+        """Raises: CorruptRecord, StoreDamaged."""
+        value = self.value(state)
+        if state.entry is not None and xxhash.xxh3_64_intdigest(value) != state.entry.checksum:
+            raise CorruptRecord(key, "the checksum of its failure is wrong")
+        return decode_failure(key, value)
+
+    def mapped(self, number: int) -> SealedShard:
+        """A sealed shard. Raises: StoreDamaged: it is missing or was cut."""
+        mapped = self._mapped.get(number)
         if mapped is None:
             shard = self.shard(number)
-            mapped = self._sealed[number] = SealedShard.shared(self.path / shard.file, shard)
+            mapped = self._mapped[number] = SealedShard.shared(self.path / shard.file, shard)
         return mapped
 
     def shard(self, number: int) -> Shard:
         return next(shard for shard in self.manifest.shards if shard.number == number)
 
     def resolved(self) -> Index:
-        """One state for every key, open shards included (their entries lie nowhere: offset and length are 0)."""
+        """One state for every key; entries of open shards have offset, length and checksum 0.
+
+        Raises: FileNotFoundError: an open shard is open no more.
+        """
         versions = {number: environment.version() for number, environment in self.open.items()}
         if self._resolved is None or self._resolved[0] != versions:
-            self._resolved = versions, self._resolve()
+            indexes = self.indexes
+            for number, environment in self.open.items():
+                with environment.read() as view:
+                    indexes = [
+                        *indexes, Index.build([(key, Entry(number, 0, 0, 0, flags)) for key, flags in view.keys()])
+                    ]  # fmt: skip
+            self._resolved = versions, indexes[0] if len(indexes) == 1 else Index.merge(indexes)
         return self._resolved[1]
 
-    _resolved: tuple[dict[int, int], Index] | None = None
-
-    def _resolve(self) -> Index:
-        indexes = [self._resolved_sealed] if self.indexes else []
-        for number, environment in self.open.items():
-            with environment.read() as view:
-                indexes.append(Index.build((key, Entry(number, 0, 0, 0, flags)) for key, flags in view.keys()))
-        return indexes[0] if len(indexes) == 1 else Index.merge(indexes) if indexes else Index.build([])
-
-    @cached_property
-    def _resolved_sealed(self) -> Index:
-        return self.indexes[0] if len(self.indexes) == 1 else Index.merge(self.indexes)
-
     def keys(self) -> Iterator[tuple[str, Entry]]:
-        """(key, entry) of every state in storage order."""
+        """(key, entry) of every state, in storage order."""
         for key, entry in self.resolved().states():
             yield key.decode(), entry
+
+
+def _release(environments: Sequence[Environment]) -> None:
+    for environment in environments:
+        environment.release()
 
 
 def load_index(store: Path, shard: Shard, check: bool = True) -> Index:
@@ -175,13 +192,17 @@ def load_index(store: Path, shard: Shard, check: bool = True) -> Index:
 
 
 def load_merged(store: Path, manifest: Manifest, check: bool = True) -> Index | None:
-    """index.idx, or None when there is none or it covers shards that this manifest does not (yet) have.
+    """index.idx; None when there is none, or when it covers a shard that this manifest does not have (yet).
 
     Raises: StoreDamaged.
     """
-    if not (store / FILE).exists():
+    path = store / FILE
+    if not os.path.exists(path):
         return None
-    merged = Index.open(store / FILE, check)
+    try:
+        merged = Index.open(path, check)
+    except StoreDamaged as error:
+        raise StoreDamaged(path, error.why, "delete it: it holds nothing that the shards' own indexes do not") from None
     sealed = {shard.number: shard.index_checksum for shard in manifest.sealed}
     fits = all(sealed.get(number) == f"{checksum:016x}" for number, checksum in merged.covers.items())
     return merged if fits else None

@@ -5,39 +5,50 @@ from __future__ import annotations
 import difflib
 import glob
 import os
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import combinations, islice
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
-from .errors import MissingKeys, StoreNotFound, UsageError
+import numpy as np
+
+from .errors import CorruptRecord, MissingKeys, StoreMismatch, StoreNotFound, UsageError
 from .manifest import FILE, Manifest, signature
 from .record import decode
 from .regions import Failure, Regions
-from .snapshot import Snapshot, State, decode_failure
+from .snapshot import Snapshot, State
+from .states import is_record
 
 VERIFY = ("first", "always", "never")
 _SUGGESTION_SAMPLE = 5000
+_LOCKLESS_TRIES = 5
+_CHUNK = 1024
+
+T = TypeVar("T")
 
 
 class RegionStore:
     """One or more stores, read as one. Made by `open_store`.
 
-    A snapshot of the manifests: a key that is not found, or `refresh()`, looks for newer ones. Safe to share between
-    threads, to inherit through a fork and to pickle (the other process opens the store anew).
+    A snapshot of the manifests: a key that is not found, or `refresh()`, looks for newer ones. May be shared between
+    threads, inherited through a fork, and pickled (the other process opens the stores anew).
+
+    Arrays of records in sealed shards are read-only views that keep the file mapped; those of open shards are copies.
+    Both stay valid whatever becomes of the store object or the writer.
 
     Attributes:
         paths: the store directories.
     """
 
     def __init__(self, targets: Sequence[str], verify: str):
-        self._targets, self._verify = tuple(targets), verify
+        self._targets, self._verify = tuple(os.path.abspath(target) for target in targets), verify
         self._parts = _resolve_targets(self._targets)
         self.paths = [path for path, _ in self._parts]
         self._snapshots = self._take_snapshots()
+        _refuse_conflicts(self._snapshots)
 
     def __reduce__(self) -> tuple:
-        return open_store, (list(self._targets),), {"_verify": self._verify}
+        return RegionStore, (self._targets, self._verify)
 
     def __repr__(self) -> str:
         return f"RegionStore({', '.join(map(str, self.paths))}: {len(self)} records)"
@@ -46,8 +57,8 @@ class RegionStore:
         return [Snapshot(path, self._verify != "never", shards) for path, shards in self._parts]
 
     def refresh(self) -> bool:
-        """Look at the stores anew; returns whether any has changed."""
-        changed = any(s.signature != signature(s.path) for s in self._snapshots)
+        """Look at the stores anew; returns whether any has changed. Raises: StoreNotFound, StoreDamaged."""
+        changed = any(snapshot.signature != signature(snapshot.path) for snapshot in self._snapshots)
         if changed:
             self._snapshots = self._take_snapshots()
         return changed
@@ -59,14 +70,17 @@ class RegionStore:
 
     @property
     def manifests(self) -> list[Manifest]:
+        """Of every store, in the order of `paths`."""
         return [snapshot.manifest for snapshot in self._snapshots]
 
     # -- records
 
     def __getitem__(self, key: str) -> Regions:
+        """Raises: MissingKeys (a KeyError), CorruptRecord, StoreDamaged."""
         return self.get_many([key])[0]
 
-    def get(self, key: str, default: Any = None) -> Regions | Any:
+    def get(self, key: str, default: T = None) -> Regions | T:
+        """The regions of `key`, or `default` when it has no record. Raises: CorruptRecord, StoreDamaged."""
         found = self.get_many([key], missing="skip")
         return found[0] if found else default
 
@@ -83,46 +97,50 @@ class RegionStore:
         if missing not in ("raise", "skip"):
             raise UsageError(f"missing={missing!r} is not 'raise' or 'skip'")
         found = self._find(keys)
-        lost = [key for key, hit in zip(keys, found) if hit is None or not hit[1].is_record]
+        lost = [key for key, hit in zip(keys, found, strict=True) if hit is None or not hit[1].is_record]
         if lost and missing == "raise":
-            raise MissingKeys(lost, ", ".join(map(str, self.paths)), self._hint(lost[0]))
-        return [
-            self._decode(key, *hit) for key, hit in zip(keys, found) if hit is not None and hit[1].is_record
-        ]
+            raise self._missing(lost)
+        hits = ((key, hit) for key, hit in zip(keys, found, strict=True) if hit is not None and hit[1].is_record)
+        return [self._decode(key, snapshot, state) for key, (snapshot, state) in hits]
 
     def _decode(self, key: str, snapshot: Snapshot, state: State) -> Regions:
         if state.entry is None:
-            return decode(key, state.value, check=self._verify != "never")
-        shard = snapshot.sealed(state.shard)
-        check = self._verify == "always" or (self._verify == "first" and shard.first_read(state.entry))
+            return self._decode_open(key, snapshot, state)
+        shard = snapshot.mapped(state.shard)
+        check = self._verify == "always" or (self._verify == "first" and shard.is_new(state.entry))
         regions = decode(key, shard.value(state.entry), check)
         if check:
-            shard.verified(state.entry)
+            shard.mark(state.entry)
         return regions
 
+    def _decode_open(self, key: str, snapshot: Snapshot, state: State) -> Regions:
+        lockless = snapshot.open[state.shard].lockless
+        for _ in range(_LOCKLESS_TRIES if lockless else 0):
+            try:
+                return decode(key, state.value, check=True)
+            except CorruptRecord:  # a writer elsewhere may have altered a page while it was copied
+                state = snapshot.states([key])[0] or state
+        return decode(key, state.value, check=lockless or self._verify != "never")
+
     def __contains__(self, key: object) -> bool:
-        if not isinstance(key, str):
-            return False
-        hit = self._find([key], values=False)[0]
-        return hit is not None and hit[1].is_record
+        return isinstance(key, str) and is_record((hit := self._find([key], False)[0]) and hit[1].flags)
 
     def location(self, key: str) -> tuple[str, int | None, int | None]:
         """Shard name, byte offset and length of a record; the latter are None while its shard is open.
 
         Raises: MissingKeys.
         """
-        hit = self._find([key], values=False)[0]
+        hit = self._find([key], records=False)[0]
         if hit is None or not hit[1].is_record:
-            raise MissingKeys([key], ", ".join(map(str, self.paths)), self._hint(key))
-        snapshot, state = hit
-        entry = state.entry
-        return snapshot.shard(state.shard).name, entry and entry.offset, entry and entry.length
+            raise self._missing([key])
+        snapshot, (_, shard, entry, _) = hit
+        return snapshot.shard(shard).name, entry and entry.offset, entry and entry.length
 
     def prefetch(self, keys: Sequence[str]) -> None:
-        """Ask the system to read the records of `keys` ahead; unknown keys are ignored."""
-        for hit in self._find(keys, values=False):
+        """Ask the system to read the records of `keys` ahead; keys that are not in a sealed shard are ignored."""
+        for hit in self._find(keys, records=False):
             if hit is not None and hit[1].entry is not None:
-                hit[0].sealed(hit[1].shard).prefetch(hit[1].entry)
+                hit[0].mapped(hit[1].shard).prefetch(hit[1].entry)
 
     # -- listings
 
@@ -137,75 +155,74 @@ class RegionStore:
 
     def keys(self) -> Iterator[str]:
         """The keys that have a record, in storage order."""
-        for key, is_record, _ in self._states():
-            if is_record:
+        for _, key, state_is_record in self._states():
+            if state_is_record:
                 yield key
 
     def failures(self) -> Iterator[Failure]:
         """The keys that have a failure."""
-        for key, is_record, snapshot in self._states():
-            if not is_record:
-                (state,) = snapshot.states([key])
-                yield decode_failure(key, snapshot.value(state))
+        failed = (key for _, key, state_is_record in self._states() if not state_is_record)
+        while chunk := list(islice(failed, _CHUNK)):
+            for key, hit in zip(chunk, self._find(chunk, records=False), strict=True):
+                if hit is not None and not hit[1].is_record:  # else it got a record meanwhile
+                    yield hit[0].failure(key, hit[1])
 
-    def _states(self) -> Iterator[tuple[str, bool, Snapshot]]:
-        """Every key once: of several stores the first that has a record of it, else the first that has a failure."""
-        snapshots = self._on_current(lambda: [s for s in self._snapshots if s.resolved() is not None])
-        for place, snapshot in enumerate(snapshots):
-            others = snapshots[:place] + snapshots[place + 1 :]
-            for key, entry in snapshot.keys():
-                is_record = not entry.flags & 1
-                if others and self._held_elsewhere(key, is_record, snapshots[:place], snapshots[place + 1 :]):
-                    continue
-                yield key, is_record, snapshot
-
-    @staticmethod
-    def _held_elsewhere(key: str, is_record: bool, earlier: list[Snapshot], later: list[Snapshot]) -> bool:
-        before = [state for s in earlier if (state := s.states([key], values=False)[0])]
-        after = [state for s in later if (state := s.states([key], values=False)[0])]
-        if is_record:
-            return any(state.is_record for state in before)
-        return bool(before) or any(state.is_record for state in after)
+    def _states(self) -> Iterator[tuple[Snapshot, str, bool]]:
+        """(store, key, whether its state is a record) of every key once."""
+        for snapshot in self._on_current(lambda: [s for s in self._snapshots if s.resolved() is not None]):
+            states = snapshot.keys()
+            if len(self._snapshots) == 1:
+                yield from ((snapshot, key, is_record(entry.flags)) for key, entry in states)
+                continue
+            while chunk := list(islice(states, _CHUNK)):
+                hits = self._find([key for key, _ in chunk], records=False)
+                for (key, entry), hit in zip(chunk, hits, strict=True):
+                    if hit is not None and hit[0].path == snapshot.path:
+                        yield snapshot, key, is_record(entry.flags)
 
     # -- lookups
 
-    def _find(self, keys: Sequence[str], values: bool = True) -> list[tuple[Snapshot, State] | None]:
-        found = self._on_current(lambda: self._look_up(keys, values))
-        if any(hit is None for hit in found) and self.refresh():
-            found = self._on_current(lambda: self._look_up(keys, values))
+    def _find(self, keys: Sequence[str], records: bool = True) -> list[tuple[Snapshot, State] | None]:
+        found = self._on_current(lambda: self._look_up(keys, records))
+        if any(hit is None or not hit[1].is_record for hit in found) and self.refresh():
+            found = self._on_current(lambda: self._look_up(keys, records))
         return found
 
-    def _look_up(self, keys: Sequence[str], values: bool) -> list[tuple[Snapshot, State] | None]:
+    def _look_up(self, keys: Sequence[str], records: bool) -> list[tuple[Snapshot, State] | None]:
+        """The first store that has a record of the key, else the first that has a failure."""
         found: list[tuple[Snapshot, State] | None] = [None] * len(keys)
+        left = range(len(keys))
         for snapshot in self._snapshots:
-            left = [i for i, hit in enumerate(found) if hit is None or not hit[1].is_record]
-            if not left:
-                break
-            for i, state in zip(left, snapshot.states([keys[i] for i in left], values)):
+            for i, state in zip(left, snapshot.states([keys[i] for i in left], records), strict=True):
                 if state is not None and (found[i] is None or state.is_record):
                     found[i] = snapshot, state
+            left = [i for i in left if found[i] is None or not found[i][1].is_record]
+            if not left:
+                break
         return found
 
-    def _on_current(self, look: Callable[[], Any]) -> Any:
-        """A shard that was open may have been sealed or removed meanwhile: look again at the stores as they are now."""
+    def _on_current(self, look: Callable[[], T]) -> T:
+        """What was an open shard may have been sealed or removed meanwhile: then look at the stores as they are now."""
         while True:
             try:
                 return look()
             except FileNotFoundError:
                 self._snapshots = self._take_snapshots()
 
-    def _hint(self, key: str) -> str:
-        """Why a key may not be there."""
-        hit = self._look_up([key], True)[0]
-        if hit is not None:
-            failure = decode_failure(key, hit[0].value(hit[1]))
-            return f"extraction failed: {failure.kind}: {failure.message}"
-        near = difflib.get_close_matches(key, islice(self.keys(), _SUGGESTION_SAMPLE), n=3, cutoff=0.7)
-        return f"near keys: {', '.join(map(repr, near))}" if near else ""
+    def _missing(self, keys: Sequence[str]) -> MissingKeys:
+        key = keys[0]
+        hit = self._look_up([key], records=False)[0]
+        if hit is not None and not hit[1].is_record:
+            failure = hit[0].failure(key, hit[1])
+            hint = f"{key!r} failed: {failure.kind}: {failure.message}"
+        else:
+            near = difflib.get_close_matches(key, islice(self.keys(), _SUGGESTION_SAMPLE), cutoff=0.7)
+            hint = f"near {key!r} are {', '.join(map(repr, near))}" if near else ""
+        return MissingKeys(keys, ", ".join(map(str, self.paths)), hint)
 
 
 def open_store(
-    target: str | os.PathLike | Sequence[str | os.PathLike],
+    target: str | os.PathLike | Iterable[str | os.PathLike],
     *,
     token: str | None = None,
     tls_ca: str | None = None,
@@ -214,24 +231,27 @@ def open_store(
     """Open stores for reading.
 
     Args:
-        target: a store directory, shard files of one, a glob, or a list of these: they are read as one.
-        verify: compare the checksum of a record each time it is read ("always"), the first time in this process
-            ("first"), or not ("never").
+        target: a store directory, shard files of one, a glob, or a list of these, which are read as one. When several
+            stores have a record of a key, it must be the same in all of them.
+        token, tls_ca: for a server only.
+        verify: compare the checksum of a record each time it is read ("always"), the first time it is read in this
+            process ("first"), or not ("never").
 
     Raises:
-        StoreNotFound, StoreDamaged, StoreMismatch, UsageError
+        StoreNotFound, StoreDamaged, UsageError
+        StoreMismatch: the stores do not fit together.
     """
     if verify not in VERIFY:
         raise UsageError(f"verify={verify!r} is not one of {', '.join(VERIFY)}")
     targets = [target] if isinstance(target, (str, os.PathLike)) else list(target)
     if not targets:
         raise UsageError("no store was given")
-    for item in map(str, targets):
+    for item in map(os.fspath, targets):
         if "://" in item:
-            raise UsageError(f"{item}: only local stores can be opened; copy it here or mount it")
+            raise UsageError(f"{item}: only stores on a local or mounted disk can be opened; copy it there")
     if token or tls_ca:
         raise UsageError("token and tls_ca are for a server, and the target is a local store")
-    return RegionStore([str(item) for item in targets], verify)
+    return RegionStore([os.fspath(item) for item in targets], verify)
 
 
 def _resolve_targets(targets: Sequence[str]) -> list[tuple[Path, frozenset[int] | None]]:
@@ -242,10 +262,35 @@ def _resolve_targets(targets: Sequence[str]) -> list[tuple[Path, frozenset[int] 
         if not matches:
             raise StoreNotFound(f"there is no store at {target}")
         for path in map(Path, matches):
-            if path.suffix == ".lmdb" and (path.parent / FILE).exists():
-                numbers = parts.setdefault(path.parent, set())
-                if numbers is not None:
-                    numbers.add(int(path.stem.rpartition("-")[2]))
-            else:
+            if path.is_dir():
                 parts[path] = None
-    return [(path, None if numbers is None else frozenset(numbers)) for path, numbers in parts.items()]
+            elif path.suffix == ".lmdb" and (path.parent / FILE).exists():
+                chosen = parts.setdefault(path.parent, set())
+                if chosen is not None:
+                    chosen |= {s.number for s in Manifest.load(path.parent).shards if s.file == path.name}
+            else:
+                raise StoreNotFound(f"{path} is neither a store directory nor a shard of one")
+    return [(path, chosen if chosen is None else frozenset(chosen)) for path, chosen in parts.items()]
+
+
+def _refuse_conflicts(snapshots: Sequence[Snapshot]) -> None:
+    """Several stores as one: one feature dimension, and no key with two different records (in sealed shards)."""
+    for one, other in combinations(snapshots, 2):
+        if None not in (one.manifest.dim, other.manifest.dim) and one.manifest.dim != other.manifest.dim:
+            raise StoreMismatch(
+                f"{one.path} has features of dimension {one.manifest.dim}, {other.path} of {other.manifest.dim}: open "
+                "them one at a time"
+            )
+        a, b = one.resolved(), other.resolved()
+        positions = np.flatnonzero(np.isin(a.columns["hash"], b.columns["hash"]))
+        keys = [a.key(i) for i in positions]
+        for place, entry in b.find(keys, a.columns["hash"][positions]):
+            mine = a.entry(positions[place])
+            if (
+                is_record(mine.flags) and is_record(entry.flags) and mine.length and entry.length
+                and (mine.length, mine.checksum) != (entry.length, entry.checksum)
+            ):  # fmt: skip
+                raise StoreMismatch(
+                    f"{one.path} and {other.path} hold different records of {keys[place].decode()!r}: open them one at "
+                    "a time, or make one store of them first"
+                )

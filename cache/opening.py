@@ -1,0 +1,108 @@
+"""Opening a store for writing: whether the job fits it, and what a killed writer left half done."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from . import index, lock, manifest
+from .environment import LOCK_SUFFIX, Environment
+from .errors import StoreDamaged, StoreMismatch, StoreNotFound, UsageError
+from .files import TEMPORARY, disk_errors
+from .index import Index
+from .manifest import Manifest
+
+_ABSENT = "(absent)"
+
+
+def prepare_directory(path: Path) -> None:
+    """Make the directory of a store, unless it is one. Raises: UsageError: it is something else; DiskError."""
+    with disk_errors(path):
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise UsageError(f"{path} is a file; a store is a directory, give another name") from None
+    if not (path / manifest.FILE).exists():
+        strangers = [p.name for p in path.iterdir() if TEMPORARY not in p.name and p.name != lock.FILE]
+        if any(name.startswith("shard-") for name in strangers):
+            raise StoreDamaged(path / manifest.FILE, "the manifest is missing")
+        if strangers:
+            raise UsageError(f"{path} is not a store and holds {strangers[0]!r}; give a new or an empty directory")
+
+
+def open_manifest(path: Path, wanted: Manifest) -> Manifest:
+    """The manifest to go on with: that of the store, where the job fits it, else a new one.
+
+    Raises: StoreMismatch: names everything in which they differ; StoreDamaged, DiskError.
+    """
+    try:
+        existing = Manifest.load(path)
+    except StoreNotFound:
+        existing = None
+    if existing is None or not existing.shards:  # a store that holds nothing fits every job
+        result = wanted
+    else:
+        differences = _differences(existing, wanted)
+        if differences:
+            raise StoreMismatch(
+                f"{path} was made by other choices: {'; '.join(differences)}; write to another store, or use the "
+                "choices of this one"
+            )
+        result = existing if existing.vocabularies else replace(existing, vocabularies=wanted.vocabularies)
+    if result != existing:
+        result.save(path)
+    return result
+
+
+def _differences(existing: Manifest, wanted: Manifest) -> list[str]:
+    pairs = {"feature_dtype": (existing.feature_dtype, wanted.feature_dtype)}
+    if wanted.fingerprint is not None:
+        stored = existing.fingerprint or {}
+        for name in sorted({*stored, *wanted.fingerprint}):
+            pairs[name] = stored.get(name, _ABSENT), wanted.fingerprint.get(name, _ABSENT)
+    found = [f"{name} is {a!r} in the store, {b!r} here" for name, (a, b) in pairs.items() if a != b]
+    if existing.vocabularies and wanted.vocabularies:
+        for name in sorted({*existing.vocabularies, *wanted.vocabularies}):
+            a, b = existing.vocabularies.get(name, []), wanted.vocabularies.get(name, [])
+            if a != b:
+                at = next((i for i in range(max(len(a), len(b))) if a[i : i + 1] != b[i : i + 1]), None)
+                found.append(
+                    f"the vocabulary of {name} has {len(a)} names in the store, {len(b)} here, and differs at {at}: "
+                    f"{a[at : at + 1]} in the store, {b[at : at + 1]} here"
+                )
+    return found
+
+
+def sweep(path: Path, current: Manifest) -> None:
+    """Remove what a killed writer left half done; nothing of it was ever part of the store.
+
+    Raises: StoreDamaged: there is a shard with states that the manifest does not know.
+    """
+    listed = {name for shard in current.shards for name in (shard.file, shard.index_file)}
+    listed |= {shard.file + LOCK_SUFFIX for shard in current.open}
+    for file in sorted(path.iterdir()):
+        if file.name.endswith((TEMPORARY, TEMPORARY + LOCK_SUFFIX)):
+            file.unlink()
+        elif file.name.startswith("shard-") and file.name not in listed:
+            if file.suffix == ".lmdb" and not _is_empty_shard(file):
+                raise StoreDamaged(file, "the manifest does not know this shard", "move it out of the store")
+            file.unlink(missing_ok=True)
+    if not _is_sound(path / index.FILE):  # it holds nothing that the shards' own indexes do not
+        (path / index.FILE).unlink(missing_ok=True)
+
+
+def _is_sound(path: Path) -> bool:
+    try:
+        Index.open(path)
+    except StoreDamaged:
+        return False
+    return True
+
+
+def _is_empty_shard(path: Path) -> bool:
+    environment = Environment.acquire(path)
+    try:
+        with environment.read() as view:
+            return not len(view)
+    finally:
+        environment.release()

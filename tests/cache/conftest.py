@@ -1,0 +1,59 @@
+"""Made-up regions and stores for the tests of the cache."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+import xxhash
+
+from cache import Regions
+
+
+def make_regions(key: str, n: int = 3, d: int = 8, salt: int = 0, extras: bool = True, dtype=np.float32) -> Regions:
+    """Regions that depend on their arguments only."""
+    rng = np.random.default_rng([xxhash.xxh32_intdigest(key), salt])
+    boxes = np.sort(rng.uniform(0, 100, (n, 2, 2)).astype(np.float32), axis=1).reshape(n, 4)
+    optional = {}
+    if extras:
+        optional = dict(
+            scores=rng.random(n, np.float32),
+            class_ids=rng.integers(0, 5, n, np.int32),
+            class_probs=rng.random(n, np.float32),
+            attr_ids=rng.integers(0, 4, n, np.int32),
+            attr_probs=rng.random(n, np.float32),
+            source_digest=xxhash.xxh3_128_digest(key + str(salt)),
+        )
+    return Regions(key, 640, 480, boxes, rng.normal(size=(n, d)).astype(dtype), **optional)
+
+
+@pytest.fixture
+def make():
+    return make_regions
+
+
+@pytest.fixture
+def same():
+    """Whether two Regions hold the same."""
+
+    def compare(a: Regions, b: Regions) -> bool:
+        plain = ("key", "width", "height", "source_digest")
+        if any(getattr(a, name) != getattr(b, name) for name in plain) or a.arrays().keys() != b.arrays().keys():
+            return False
+        return all(
+            x.dtype == b.arrays()[name].dtype and x.shape == b.arrays()[name].shape
+            and x.tobytes() == b.arrays()[name].tobytes()
+            for name, x in a.arrays().items()
+        )  # fmt: skip
+
+    return compare
+
+
+@pytest.fixture(params=["float16", "float32", "bfloat16"])
+def feature_dtype(request):
+    return request.param
+
+
+@pytest.fixture
+def numpy_dtype():
+    return {"float16": np.float16, "float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
