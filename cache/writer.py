@@ -34,7 +34,8 @@ class StoreWriter:
         feature_dtype: float16, float32 or bfloat16.
         fingerprint: every choice that may change a byte of a record; None takes what the store has.
         vocabularies: {"classes": [...], "attributes": [...]}; None takes what the store has.
-        provenance: where and with what the records are made; recorded for each shard, never a reason to refuse.
+        provenance: where and with what the records are made; recorded for each shard, never a reason to refuse. The
+            attribute of that name may be set until the first write.
         shard_size: bytes at which a shard is sealed and the next one begun.
 
     Raises:
@@ -57,7 +58,7 @@ class StoreWriter:
         if shard_size < 1:
             raise UsageError(f"the shard size must be positive, not {shard_size}")
         self.path = Path(path)
-        self._provenance, self._shard_size = provenance, shard_size
+        self.provenance, self._shard_size = provenance, shard_size
         self._pid = os.getpid()
         self._closed = False
         self._environment: Environment | None = None  # of the open shard, once there is one
@@ -218,8 +219,8 @@ class StoreWriter:
         else:
             shard = Shard(max((shard.number for shard in manifest.shards), default=-1) + 1)
             lmdb_file.create(self.path / shard.file)
-        if self._provenance and self._provenance not in shard.provenance:
-            shard = replace(shard, provenance=(*shard.provenance, self._provenance))
+        if self.provenance and self.provenance not in shard.provenance:
+            shard = replace(shard, provenance=(*shard.provenance, self.provenance))
         self._save(manifest.with_shard(shard))
         return self._open_shard()
 
