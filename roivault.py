@@ -7,6 +7,7 @@ Names are loaded when they are first used, so importing this module is cheap and
 
 from __future__ import annotations
 
+import errno
 import importlib
 import importlib.util
 import json
@@ -24,7 +25,9 @@ __version__ = "0.1.0"
 PACKAGES = ("cache", "extractor", "ray_jobs", "consumers")
 
 # Modules that add verbs, each with register(app); their order is the order in `roivault --help`.
-COMMANDS = ("extractor.commands", "ray_jobs.doctor")
+COMMANDS = ("ray_jobs.commands", "extractor.commands", "ray_jobs.doctor")
+
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 
 _NAMES = {
     "cache": (
@@ -146,6 +149,8 @@ def _explain(error: Exception, args: list[str]) -> tuple[int, str]:
 
         if hint := install_hint(error.name or ""):
             return 2, f"this needs {error.name}, which is not installed: {hint}"
+    if isinstance(error, OSError) and error.errno in DISK_ERRORS:
+        return 74, f"{error.strerror}: {error.filename or 'no file is named'}"
     return 1, f"{type(error).__name__}: {error}. This is a bug in roivault; the traceback is in {_log(error, args)}"
 
 

@@ -1,4 +1,4 @@
-"""Verbs of the extractor: `models` and `view`."""
+"""Verbs of the extractor: `models`, `view` and `weights`."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ from pathlib import Path
 
 import typer
 
-from cache import InputNotFound, UsageError
+from cache import UsageError
 
-PICTURES = (".png", ".jpg", ".jpeg")
-MOST_FAILURES = 1000  # listed on a page
+from .weights_commands import app as weights
+
+SUFFIXES = (".png", ".jpg", ".jpeg")
+MOST_LISTED = 1000  # listed on a page
 
 
 def register(app: typer.Typer) -> None:
     """Add the verbs."""
     app.command()(models)
     app.command()(view)
+    app.add_typer(weights, name="weights")
 
 
 def models(as_json: bool = typer.Option(False, "--json", help="Print the table as JSON.")) -> None:
@@ -35,7 +38,7 @@ def models(as_json: bool = typer.Option(False, "--json", help="Print the table a
                 "dim": preset.dim,
                 "classes": len(preset.classes),
                 "attributes": len(preset.attributes),
-                "weights": "installed" if preset.weights_file.is_file() else "give --weights FILE",
+                "weights": "installed" if preset.weights_file.is_file() else "not installed",
                 "summary": preset.summary,
             }
         )
@@ -51,7 +54,9 @@ def models(as_json: bool = typer.Option(False, "--json", help="Print the table a
 def view(
     store: str = typer.Argument(..., help="The store to look into."),
     keys: list[str] = typer.Argument(None, help="Keys to draw; without any, the first ones of the store."),
-    images: Path = typer.Option(None, "--images", help="The folder that was extracted, or one image for one key."),
+    images: Path = typer.Option(
+        None, "--images", help="The folder that was extracted, default what the store says; or one key's image."
+    ),
     out: Path = typer.Option(Path("view"), "--out", "-o", help="Folder to write to, or one .png or .jpg for one key."),
     max_regions: int = typer.Option(None, "--max-regions", min=1, help="Draw the first N regions; default all."),
     limit: int = typer.Option(60, "--limit", min=1, help="Without keys, draw the first N images."),
@@ -61,13 +66,13 @@ def view(
     """Draw the regions of images, and a page that shows them all."""
     from cache import open_store
     from extractor.gallery import visible
-    from extractor.view import PAGE, ImageFinder, draw_key, draw_store
+    from extractor.view import PAGE, ImageFinder, draw_key, draw_store, extracted_folder
 
-    single = out.suffix.lower() in PICTURES
+    single = out.suffix.lower() in SUFFIXES
     if single and len(keys or ()) != 1:
         raise UsageError(f"--out {out} is one picture: give one key, or a folder to write to")
     opened = open_store(store)
-    finder = ImageFinder(images or _extracted_folder(opened))
+    finder = ImageFinder(images or extracted_folder(opened))
     if finder.place.is_file() and len(keys or ()) != 1:
         raise UsageError(f"--images {images} is one image: give the one key it belongs to, or a folder of images")
     if single:
@@ -76,15 +81,12 @@ def view(
         picture.save(out, **({} if out.suffix.lower() == ".png" else {"quality": 92, "subsampling": 0}))
         pictures, errors, warnings = {keys[0]: out}, {}, [warning] if warning else []
     else:
-        wanted = list(keys or itertools.islice(opened.keys(), limit))
-        failures = [f for f in opened.failures() if not keys or f.key in keys]
-        failed = {f.key for f in failures}
         drawn = draw_store(
             opened,
-            [key for key in dict.fromkeys(wanted) if key not in failed],
+            dict.fromkeys(keys or itertools.islice(opened.keys(), limit)),
             finder,
             out,
-            failures=failures[:MOST_FAILURES],
+            failures=itertools.islice((f for f in opened.failures() if not keys or f.key in keys), MOST_LISTED),
             max_regions=max_regions,
             title=Path(store).name,
             page=html,
@@ -103,8 +105,3 @@ def view(
         rest = f"; {more:,} more in the store, see --limit" if not keys and more > 0 else ""
         typer.echo(f"Drew {len(pictures)} of {len(pictures) + len(errors)} images: {shown}{rest}")
     raise typer.Exit(code)
-
-
-def _extracted_folder(store) -> Path:
-    """The folder that the store says its images came from."""
-    raise InputNotFound("say where the images are: --images FOLDER")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from cache import RegionStore
 
-PAGE = "index.html"
+PAGE, PICTURES = "index.html", "pictures"
 
 
 class ImageFinder:
@@ -116,12 +116,14 @@ def draw_store(
     title: str = "roivault",
     page: bool = True,
 ) -> View:
-    """Draw some keys into a folder: one PNG a key, and, with `page`, `index.html` that shows them and the failures.
+    """Draw some keys into a folder, one PNG a key.
 
-    A key that cannot be drawn is reported in the result and does not stop the others.
+    With `page` the folder gets an `index.html` that shows them all and lists `failures`, and the pictures lie in a
+    folder beside it. A key that cannot be drawn is reported in the result and does not stop the others.
     """
     out = Path(out)
-    out.mkdir(parents=True, exist_ok=True)
+    folder = out / PICTURES if page else out
+    folder.mkdir(parents=True, exist_ok=True)
     view = View(failures=list(failures))
     taken: set[str] = set()
 
@@ -135,9 +137,9 @@ def draw_store(
             if warning:
                 view.warnings.append(warning)
             name = _file_name(key, taken)
-            picture.save(out / name)
-            view.pictures[key] = out / name
-            yield key, name, regions
+            picture.save(folder / name)
+            view.pictures[key] = folder / name
+            yield key, (folder / name).relative_to(out).as_posix(), regions
 
     if page:
         classes, attributes = vocabularies(store)
@@ -146,6 +148,21 @@ def draw_store(
         for _ in pictures():
             pass
     return view
+
+
+def extracted_folder(store: RegionStore) -> Path:
+    """The folder that a store's images came from, as its latest shard tells. Raises: InputNotFound."""
+    told = [origin["path"] for shard in store.manifest.shards for origin in shard.provenance if "path" in origin]
+    if not told:
+        raise InputNotFound("the store does not say where its images came from; give their folder with --images")
+    folder = Path(told[-1])
+    while set("*?[{") & set(folder.name) and not folder.exists():  # the fixed part of a pattern
+        folder = folder.parent
+    if folder.is_file():  # one image, or a list of them
+        folder = folder.parent
+    if not folder.is_dir():
+        raise InputNotFound(f"the images came from {told[-1]}, which is not there; give their folder with --images")
+    return folder
 
 
 def vocabularies(store: RegionStore) -> tuple[Sequence[str], Sequence[str]]:

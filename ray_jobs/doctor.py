@@ -23,7 +23,7 @@ from cache import InputNotFound
 
 DETECTRON2 = "pip install 'git+https://github.com/facebookresearch/detectron2.git'"
 
-# import name -> (distribution, the extra of roivault that brings it; "" for the base installation)
+# import name -> (what pip installs, the extra of roivault that brings it; "" for the base installation)
 REQUIREMENTS = {
     "numpy": ("numpy", ""),
     "lmdb": ("lmdb", ""),
@@ -37,7 +37,7 @@ REQUIREMENTS = {
     "PIL": ("pillow", "extract"),
     "safetensors": ("safetensors", "extract"),
     "fsspec": ("fsspec", "extract"),
-    "ray": ("ray", "ray"),
+    "ray": ("ray[default]", "ray"),
     "pyarrow": ("pyarrow", "server"),
     "transformers": ("transformers", "consumers"),
     "tokenizers": ("tokenizers", "consumers"),
@@ -56,8 +56,8 @@ def install_hint(module: str) -> str:
         return DETECTRON2
     if module not in REQUIREMENTS:
         return ""
-    extra = REQUIREMENTS[module][1]
-    return f"pip install 'roivault[{extra}]'" if extra else "pip install roivault"
+    requirement, extra = REQUIREMENTS[module]
+    return f"pip install '{requirement}'" + (f", or roivault with its extra [{extra}]" if extra else "")
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,8 @@ def _python() -> Iterator[Check]:
 
 
 def _packages() -> Iterator[Check]:
-    for module, (distribution, extra) in REQUIREMENTS.items():
-        needed = extra in NEEDED_TO_EXTRACT
+    for module, (requirement, extra) in REQUIREMENTS.items():
+        distribution, needed = requirement.partition("[")[0], extra in NEEDED_TO_EXTRACT
         try:
             version = importlib.metadata.version(distribution)
             if needed:

@@ -58,7 +58,8 @@ def test_base_installation_is_small(wheel):
 
 
 @pytest.mark.parametrize(
-    "name, count, first, last", [("vg_classes.txt", 1600, "yolk", "buoy"), ("vg_attributes.txt", 400, "gray", "leaning")]
+    "name, count, first, last",
+    [("vg_classes.txt", 1600, "yolk", "buoy"), ("vg_attributes.txt", 400, "gray", "leaning")],
 )
 def test_vocabularies_are_complete(name, count, first, last):
     names = read_vocabulary(name)

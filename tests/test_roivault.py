@@ -1,7 +1,9 @@
 """The front door: exit codes, error messages, exported names, and a start that loads nothing heavy."""
 
+import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 import typer
 
+import cache
 import roivault
 from cache import DiskError, StoreMismatch, UsageError
 
@@ -96,9 +99,14 @@ def test_bug_goes_to_the_log_file_of_the_command_line(fails, capsys, tmp_path):
     assert "ZeroDivisionError" in log.read_text("utf-8")
 
 
+def test_full_disk_ends_with_74_and_names_the_file(fails, capsys):
+    assert fails(OSError(28, "No space left on device", "/data/x.roi")) == 74
+    assert capsys.readouterr().err == "Error: No space left on device: /data/x.roi\n"
+
+
 def test_missing_extra_is_named(fails, capsys):
     assert fails(ModuleNotFoundError("No module named 'torch'", name="torch")) == 2
-    assert "pip install 'roivault[extract]'" in capsys.readouterr().err
+    assert "pip install 'torch', or roivault with its extra [extract]" in capsys.readouterr().err
     assert fails(ModuleNotFoundError("No module named 'nobody'", name="nobody")) == 1
 
 
@@ -175,3 +183,25 @@ def test_folder_of_the_same_name_without_a_package_is_harmless(tmp_path):
     (tmp_path / "cache").mkdir()
     result = run_in(tmp_path, MODELS)
     assert (result.returncode, result.stderr) == (0, "")
+
+
+def table(heading):
+    """First cells of the README's table with that heading."""
+    lines = (ROOT / "README.md").read_text("utf-8").split(f"| {heading} |", 1)[1].splitlines()[2:]
+    return [line.split("|")[1].strip().strip("`") for line in itertools.takewhile(lambda line: line[:1] == "|", lines)]
+
+
+def test_readme_lists_every_verb_and_no_other():
+    listed = {verb for cell in table("command") for verb in cell.split()[1].split(",")}
+    assert listed == set(roivault.build_app().commands)
+
+
+def test_readme_explains_every_exit_code():
+    codes = {error.exit_code for error in vars(cache.errors).values() if hasattr(error, "exit_code")}
+    assert codes | {0, 1, 2, 74, 130} <= set(map(int, table("exit code")))
+
+
+@pytest.mark.parametrize("page", ["README.md", "ARCHITECTURE.md", "NOTICE", "docs/footguns.md"])
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text("utf-8")):
+        assert (ROOT / page).parent.joinpath(target).exists(), target
