@@ -130,7 +130,7 @@ class Manifest:
         values = json.loads(data)
         if values["format"] != FORMAT:
             raise StoreDamaged(
-                path, f"its format is {values['format']}, this roivault reads {FORMAT}", "use the roivault that wrote it"
+                path, f"its format is {values['format']}, roivault here reads {FORMAT}", "use the roivault that made it"
             )
         shards = (_known(Shard, shard) for shard in values.pop("shards"))
         shards = tuple(Shard(**{**shard, "provenance": tuple(shard["provenance"])}) for shard in shards)

@@ -12,7 +12,7 @@ from cache import Regions
 
 def make_regions(key: str, n: int = 3, d: int = 8, salt: int = 0, extras: bool = True, dtype=np.float32) -> Regions:
     """Regions that depend on their arguments only."""
-    rng = np.random.default_rng([xxhash.xxh32_intdigest(key), salt])
+    rng = np.random.default_rng([xxhash.xxh32_intdigest(key.encode()), salt])
     boxes = np.sort(rng.uniform(0, 100, (n, 2, 2)).astype(np.float32), axis=1).reshape(n, 4)
     optional = {}
     if extras:
@@ -22,7 +22,7 @@ def make_regions(key: str, n: int = 3, d: int = 8, salt: int = 0, extras: bool =
             class_probs=rng.random(n, np.float32),
             attr_ids=rng.integers(0, 4, n, np.int32),
             attr_probs=rng.random(n, np.float32),
-            source_digest=xxhash.xxh3_128_digest(key + str(salt)),
+            source_digest=xxhash.xxh3_128_digest(f"{key} {salt}".encode()),
         )
     return Regions(key, 640, 480, boxes, rng.normal(size=(n, d)).astype(dtype), **optional)
 
