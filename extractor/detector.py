@@ -50,7 +50,9 @@ class Detector(nn.Module):
         self.roi_heads = RoIHeads(config, norm)
 
     @torch.inference_mode()
-    def detect(self, images: Tensor, rois: list[Tensor] | None = None, chunk: int | None = None) -> Iterator[Detections]:
+    def detect(
+        self, images: Tensor, rois: list[Tensor] | None = None, chunk: int | None = None
+    ) -> Iterator[Detections]:
         """Detections of each image of a batch, one after the other.
 
         Args:

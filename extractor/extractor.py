@@ -18,7 +18,7 @@ from .images import DecodedImage, DecodePolicy, ImageError, decode
 from .presets import Preset, fingerprint, get_preset
 from .resize import resize_pillow, short_side_size
 from .selection import select_max_class
-from .weights import file_sha256, load_weights, weights_path
+from .weights import load_weights, weights_path, weights_sha256
 
 GPU_BATCH = 8  # images of one size per forward pass; on a CPU a batch gains nothing and could change the last bits
 
@@ -54,7 +54,7 @@ class Extractor:
         preset: architecture, preprocessing, selection.
         dim: length d of a feature vector.
         classes, attributes: names that class_ids and attr_ids index.
-        weights_sha256: hexadecimal sha256 of the checkpoint file.
+        weights_sha256: tells the checkpoint from others, whatever its format.
         device, precision: what `auto` became.
     """
 
@@ -64,7 +64,7 @@ class Extractor:
         self.device = resolve_device(device)
         self.precision = resolve_precision(precision)
         path = weights_path(preset, weights)
-        self.weights_sha256 = file_sha256(path)
+        self.weights_sha256 = weights_sha256(path)
         self._detector = Detector(preset.architecture)
         load_weights(self._detector, path)
         self._detector.eval().requires_grad_(False).to(self.device)

@@ -1,75 +1,40 @@
 """What each extractor is: architecture, preprocessing, selection and vocabulary, attached to its weights.
 
 Light on purpose (no torch): listing the models must be instant. A new detector is one entry here plus, when it needs
-one, its own module.
+one, a module with its network; see docs/adding-an-extractor.md.
 """
 
 from __future__ import annotations
 
 import difflib
-from dataclasses import asdict, dataclass
+import os
+import sys
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cache import UsageError
+
+from .configs import C4Config, MaxClassNMS, PerClassNMS, Preprocess
 
 if TYPE_CHECKING:
     from .images import DecodePolicy
 
 
-@dataclass(frozen=True)
-class C4Config:
-    """Faster R-CNN on one stride-16 map (res4) with a dilated res5 as the region head and an attribute head.
+class Architecture(Protocol):
+    """What every architecture says about itself; the rest is between it and its network."""
 
-    Defaults are the ResNet-101 of the Visual Genome bottom-up-attention detector; module names, hence tensor names,
-    are detectron2's. Sizes in pixels of the resized image.
-    """
-
-    stem_channels: int = 64
-    widths: tuple[int, int, int, int] = (64, 128, 256, 512)  # of the 3x3 convolutions in res2..res5
-    channels: tuple[int, int, int, int] = (256, 512, 1024, 2048)  # put out by res2..res5
-    blocks: tuple[int, int, int, int] = (3, 4, 23, 3)
-    rpn_channels: int = 512
-    anchor_sizes: tuple[int, ...] = (64, 128, 256, 512)
-    anchor_ratios: tuple[float, ...] = (0.5, 1.0, 2.0)  # height / width
-    pre_nms: int = 6000
-    proposal_nms: float = 0.7
-    proposals: int = 300
-    pooled_size: int = 14
-    num_classes: int = 1600
-    num_attributes: int = 400
-    class_embedding: int = 256
-    attribute_hidden: int = 512
-    roi_chunk: int = 50  # RoIs per pass of the region head; fixed, so that results do not depend on their number
+    network: str  # "module:Class" of the network; see `networks.Network` for what the class does
+    num_classes: int
+    num_attributes: int
+    roi_chunk: int  # RoIs per pass of the region head
 
     @property
     def dim(self) -> int:
-        return self.channels[3]
-
-
-@dataclass(frozen=True)
-class Preprocess:
-    """Pillow resize of the uint8 image to a short side with a capped long side, then mean subtraction in BGR order."""
-
-    short_side: int = 800
-    long_side: int = 1333
-    mean_bgr: tuple[float, float, float] = (102.9801, 115.9465, 122.7717)
-
-
-@dataclass(frozen=True)
-class MaxClassNMS:
-    """Non-maximum suppression over every region's most probable class box, whatever the class.
-
-    The IoU threshold is raised step by step until `max_regions` remain; what is left after the last step is kept, be
-    it less. Regions under `min_score` are then dropped, but never below `min_regions`.
-    """
-
-    max_regions: int = 36
-    thresholds: tuple[float, ...] = (0.5, 0.6, 0.7, 0.7999999999999999, 0.8999999999999999)
-    min_score: float = 0.0
-    min_regions: int = 0
+        """Length of a feature vector."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -77,20 +42,22 @@ class Preset:
     """A detector with everything that decides its output.
 
     `revision` rises whenever the same weights would give other records; stores refuse to mix revisions.
-    `weights` is a file in extractor/data; `class_file` and `attribute_file` are vocabularies there, one name a line
-    (synonyms after a comma).
+    `weights` is a safetensors file: one in extractor/data, or what the checkpoint at one of `urls` is converted to.
+    `class_file` and `attribute_file` are vocabularies in extractor/data, one name a line (synonyms after a comma);
+    an empty name means that there is none.
     """
 
     name: str
     revision: int
     summary: str
-    architecture: C4Config
+    architecture: Architecture
     preprocess: Preprocess
-    selection: MaxClassNMS
+    selection: Any  # a rule that `selection.select` knows
     weights: str
     class_file: str
     attribute_file: str
     training_data: str
+    urls: tuple[str, ...] = ()
 
     @property
     def dim(self) -> int:
@@ -110,6 +77,8 @@ class Preset:
     @property
     def weights_file(self) -> Path:
         """Where its checkpoint lies once it is installed."""
+        if self.urls:
+            return cache_folder() / "weights" / self.weights
         return Path(str(files("extractor").joinpath("data", self.weights)))
 
     def choices(self) -> dict[str, str | int | float]:
@@ -121,15 +90,26 @@ class Preset:
         return flat
 
 
+def cache_folder() -> Path:
+    """Where downloaded weights are kept: $ROIVAULT_HOME, else `roivault` in the platform's folder for such things."""
+    if home := os.environ.get("ROIVAULT_HOME"):
+        return Path(home).expanduser()
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "roivault"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "roivault"
+
+
 def list_text(values: tuple[float, ...]) -> str:
     return ", ".join(f"{v:g}" for v in values)
 
 
-def fingerprint(preset: Preset, weights_sha256: str, precision: str, policy: DecodePolicy) -> dict[str, str | int | float]:
+def fingerprint(
+    preset: Preset, weights_sha256: str, precision: str, policy: DecodePolicy
+) -> dict[str, str | int | float]:
     """Everything that may change a byte of a record, flat: it can be told without loading the model.
 
     Args:
-        weights_sha256: hexadecimal sha256 of the checkpoint file.
+        weights_sha256: of the checkpoint, as `weights.weights_sha256` tells it.
         precision: float32, bfloat16 or float16; what `auto` became.
         policy: how image files are read.
     """
@@ -146,6 +126,8 @@ def fingerprint(preset: Preset, weights_sha256: str, precision: str, policy: Dec
 @cache
 def read_vocabulary(name: str) -> tuple[str, ...]:
     """Names of a vocabulary file of the package, in id order: of each line the text before the first comma."""
+    if not name:
+        return ()
     text = files("extractor").joinpath("data", name).read_text(encoding="utf-8")
     return tuple(line.split(",")[0].strip().lower() for line in text.splitlines())
 
@@ -156,9 +138,9 @@ DEMO = Preset(
     summary="small C4 detector of drawn shapes with colour and texture attributes; ships with the package",
     architecture=C4Config(
         stem_channels=32,
-        widths=(16, 32, 64, 96),
+        widths=(24, 48, 96, 96),
         channels=(64, 128, 256, 384),
-        blocks=(2, 2, 2, 2),
+        blocks=(2, 2, 3, 2),
         rpn_channels=128,
         anchor_sizes=(24, 48, 96, 160),
         pre_nms=1000,
@@ -178,7 +160,46 @@ DEMO = Preset(
     training_data="procedurally drawn scenes (extractor/scenes.py)",
 )
 
-PRESETS: dict[str, Preset] = {preset.name: preset for preset in (DEMO,)}
+VG_R101 = Preset(
+    name="vg-r101",
+    revision=1,
+    summary="bottom-up attention: ResNet-101 C4, 1600 classes, 400 attributes, 36 regions; images at 800/1333",
+    architecture=C4Config(),
+    preprocess=Preprocess(),
+    selection=MaxClassNMS(),
+    weights="vg_r101_36.safetensors",
+    class_file="vg_classes.txt",
+    attribute_file="vg_attributes.txt",
+    training_data="Visual Genome",
+    urls=(
+        "http://nlp.cs.unc.edu/models/faster_rcnn_from_caffe_attr.pkl",
+        "https://nlp1.cs.unc.edu/models/faster_rcnn_from_caffe_attr.pkl",
+        "https://huggingface.co/unc-nlp/frcnn-vg-finetuned/resolve/main/pytorch_model.bin",
+    ),
+)
+
+VG_R101_BUTD = replace(
+    VG_R101,
+    name="vg-r101-butd",
+    summary="vg-r101 with images at 600/1000, the rule of the original features and of LXMERT",
+    preprocess=Preprocess(short_side=600, long_side=1000),
+)
+
+VG_R101_ADAPTIVE = replace(
+    VG_R101,
+    name="vg-r101-adaptive",
+    summary="the ResNet-101 C4 network with the weights for 10-100 regions by confidence; not the Caffe pipeline",
+    selection=PerClassNMS(threshold=0.3),
+    weights="vg_r101_10_100.safetensors",
+    urls=(
+        "http://nlp.cs.unc.edu/models/faster_rcnn_from_caffe_attr_original.pkl",
+        "https://nlp1.cs.unc.edu/models/faster_rcnn_from_caffe_attr_original.pkl",
+    ),
+)
+
+PRESETS: dict[str, Preset] = {
+    preset.name: preset for preset in (DEMO, VG_R101, VG_R101_BUTD)
+}
 
 
 def list_extractors() -> list[str]:

@@ -1,10 +1,13 @@
-"""Checkpoint loading that never guesses: every expected tensor present, every shape equal, nothing left over."""
+"""Checkpoint loading that never guesses: every expected tensor present, every shape equal, nothing left over.
+
+Importing this needs no torch, so that a job can tell which weights it will use before it loads any.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
-
 from typing import TYPE_CHECKING
 
 from cache import InputNotFound, WeightsError
@@ -14,13 +17,26 @@ from .presets import Preset
 if TYPE_CHECKING:
     import torch
 
+SOURCE_SHA256 = "source_sha256"  # metadata of a converted checkpoint: the sha256 of the file it was made from
+
 
 def weights_path(preset: Preset, weights: str | Path | None = None) -> Path:
-    """The checkpoint to load: the given file, else the one that ships with the preset. Raises: InputNotFound."""
+    """The checkpoint to load: the given file, else the installed one.
+
+    Raises:
+        InputNotFound: it is not there; says how to get it.
+    """
     path = Path(weights) if weights is not None else preset.weights_file
-    if not path.is_file():
-        raise InputNotFound(f"no weights for model {preset.name!r} at {path}; give a checkpoint with --weights FILE")
-    return path
+    if path.is_file():
+        return path
+    if weights is None and preset.urls:
+        raise InputNotFound(
+            f"the weights of model {preset.name!r} are not installed ({path}); run\n"
+            f"  roivault weights fetch {preset.name}\n"
+            "or, with a copy of the file at one of these addresses,\n"
+            f"  roivault weights import {preset.name} FILE\n" + "\n".join(f"    {url}" for url in preset.urls)
+        )
+    raise InputNotFound(f"no weights for model {preset.name!r} at {path}; give a checkpoint with --weights FILE")
 
 
 def file_sha256(path: Path) -> str:
@@ -32,24 +48,56 @@ def file_sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
+def weights_sha256(path: Path) -> str:
+    """What tells a checkpoint from others in a store's fingerprint, hexadecimal.
+
+    The sha256 of the file, or of the file it was converted from, so that the original and its conversion are the same.
+    """
+    return read_metadata(path).get(SOURCE_SHA256) or file_sha256(path)
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """The text entries in the header of a safetensors file; empty for any other file."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > 100 << 20 or file.read(1) != b"{":
+            return {}
+        try:
+            metadata = json.loads(b"{" + file.read(length - 1)).get("__metadata__")
+        except ValueError:
+            return {}
+    return metadata if isinstance(metadata, dict) else {}
+
+
 def load_weights(model: torch.nn.Module, path: Path) -> None:
-    """Fill `model` with the tensors of a safetensors file.
+    """Fill `model` with the tensors of a checkpoint of any known format and naming.
+
+    Tensors that the model's class declares in `unused_tensors` (a regular expression) may be there and are dropped.
 
     Raises:
-        WeightsError: not a safetensors file, or tensors that are missing, unknown, of another shape or not finite;
-            names them all and leaves the model as it was.
+        InputNotFound: there is no such file.
+        WeightsError: it cannot be read safely, or tensors are missing, unknown, of another shape or not finite; names
+            them and leaves the model as it was.
     """
-    import torch
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    model.load_state_dict(matching_tensors(model, path))
 
-    try:
-        state = load_file(path)
-    except (SafetensorError, OSError, ValueError, KeyError) as error:
-        raise WeightsError(f"{path} cannot be read as a safetensors checkpoint: {error}") from error
+
+def matching_tensors(model: torch.nn.Module, path: Path) -> dict[str, torch.Tensor]:
+    """The tensors that `load_weights` fills a model with; the model may be on the meta device. Raises the same."""
+    import re
+
+    import torch
+
+    from .checkpoints import read_checkpoint
+    from .tensor_names import canonical_names, foreign_project
+
     expected = model.state_dict()
+    loaded = read_checkpoint(path)
+    unused = re.compile(getattr(model, "unused_tensors", "$^"))
+    names = {name: new for name, new in canonical_names(loaded).items() if new in expected or not unused.match(new)}
+    state = {new: loaded[name] for name, new in names.items()}
     problems = [f"missing {name}" for name in expected if name not in state]
-    problems += [f"unknown {name}" for name in state if name not in expected]
+    problems += [f"unknown {name}" for name, new in names.items() if new not in expected]
     for name in expected.keys() & state.keys():
         if state[name].shape != expected[name].shape:
             problems.append(f"{name} has shape {list(state[name].shape)}, expected {list(expected[name].shape)}")
@@ -57,5 +105,6 @@ def load_weights(model: torch.nn.Module, path: Path) -> None:
             problems.append(f"{name} holds NaN or infinite values")
     if problems:
         shown = "; ".join(sorted(problems)[:8]) + (f"; and {len(problems) - 8} more" if len(problems) > 8 else "")
-        raise WeightsError(f"{path} does not fit this model: {shown}")
-    model.load_state_dict(state)
+        known = foreign_project(names.values())
+        raise WeightsError(f"{path} does not fit this model: {known + ': ' if known else ''}{shown}")
+    return state

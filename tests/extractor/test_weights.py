@@ -1,12 +1,15 @@
 import hashlib
+import pickle
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from cache import InputNotFound, WeightsError
 from extractor.detector import Detector
-from extractor.weights import file_sha256, load_weights, weights_path
+from extractor.presets import VG_R101
+from extractor.weights import SOURCE_SHA256, file_sha256, load_weights, weights_path, weights_sha256
 
 
 @pytest.fixture
@@ -62,6 +65,44 @@ def test_damaged_files_are_refused(model, small_weights, tmp_path, content):
     path.write_bytes(small_weights.read_bytes()[:5000] if content is None else content)
     with pytest.raises(WeightsError, match="bad.safetensors"):
         load_weights(model, path)
+
+
+def test_other_formats_and_prefixes_give_the_same_network(model, small_weights, tmp_path):
+    state = load_file(small_weights)
+    torch.save({"model": {f"module.{name}": tensor for name, tensor in state.items()}}, tmp_path / "a.pth")
+    anchors = {"proposal_generator.anchor_generator.cell_anchors.0": np.zeros((12, 4), np.float32)}
+    arrays = {name: tensor.numpy() for name, tensor in state.items()} | anchors
+    (tmp_path / "a.pkl").write_bytes(pickle.dumps({"model": arrays, "__author__": "x"}, 2))
+    for name in ("a.pth", "a.pkl"):
+        load_weights(model, tmp_path / name)
+        assert all(torch.equal(tensor, state[key]) for key, tensor in model.state_dict().items())
+        model.load_state_dict({key: torch.zeros_like(tensor) for key, tensor in state.items()})
+
+
+def test_a_checkpoint_of_another_network_is_refused_by_its_name(model, small_weights, tmp_path):
+    state = load_file(small_weights)
+    for ending in ("weight", "bias"):
+        state[f"roi_heads.box_predictor.attr_linear1.{ending}"] = state.pop(f"roi_heads.box_predictor.fc_attr.{ending}")
+    save_file(state, str(tmp_path / "bua.safetensors"))
+    with pytest.raises(WeightsError, match="MILVLG.*missing roi_heads.box_predictor.fc_attr.bias"):
+        load_weights(model, tmp_path / "bua.safetensors")
+
+
+def test_a_converted_checkpoint_counts_as_the_original(small_weights, tmp_path):
+    save_file(load_file(small_weights), str(tmp_path / "converted"), {SOURCE_SHA256: "ab" * 32})
+    assert weights_sha256(tmp_path / "converted") == "ab" * 32
+    assert weights_sha256(small_weights) == file_sha256(small_weights)
+    for content in (b"", b"\x10" + b"\0" * 7 + b"{", b"\xff" * 8 + b"{", b"\x80\x02}."):
+        (tmp_path / "other").write_bytes(content)
+        assert weights_sha256(tmp_path / "other") == file_sha256(tmp_path / "other")
+
+
+def test_missing_published_weights_say_how_to_get_them(tmp_path, monkeypatch):
+    monkeypatch.setenv("ROIVAULT_HOME", str(tmp_path))
+    with pytest.raises(InputNotFound) as caught:
+        weights_path(VG_R101)
+    assert all(url in str(caught.value) for url in VG_R101.urls)
+    assert "roivault weights fetch vg-r101" in str(caught.value) and str(tmp_path) in str(caught.value)
 
 
 def test_missing_weights_name_the_path(small_preset, tmp_path):

@@ -1,0 +1,197 @@
+"""Read checkpoint files of every format the published detectors come in, without running anything they contain.
+
+What a file is, its first bytes decide, never its name. Tensors come out in float32.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections import OrderedDict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cache import InputNotFound, WeightsError
+
+_ZIP = b"PK\x03\x04"
+_LEGACY_TORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"  # a pickled magic number, which torch wrote before 1.6
+_PARTS = ("model", "state_dict")  # where training frameworks put the network, beside optimizer and schedule
+
+
+def read_checkpoint(path: Path) -> dict[str, Tensor]:
+    """The network's tensors in a file, f32 on the CPU, under the names they have there.
+
+    Reads safetensors, torch files (.pth, .bin, both layouts) and pickles of numpy arrays (detectron2's .pkl). A "model"
+    or "state_dict" in the file is taken for the whole; whatever is beside it is not.
+
+    Raises:
+        InputNotFound: there is no such file.
+        WeightsError: another format, a damaged file, or one that asks for code to be run; names the code.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(64)
+    except OSError as error:
+        raise InputNotFound(f"the checkpoint {path} cannot be read: {error.strerror or error}") from error
+    read = _reader(path, head)
+    try:
+        content = read(path)
+    except WeightsError:
+        raise
+    except (Exception, MemoryError) as error:  # a damaged file can fail a parser in any way
+        raise _explain(path, error) from error
+    return _tensors(path, content)
+
+
+def _is_safetensors(head: bytes) -> bool:
+    return len(head) > 8 and head[8:9] == b"{" and int.from_bytes(head[:8], "little") < 100 << 20
+
+
+def _reader(path: Path, head: bytes):
+    if head.startswith((_ZIP, _LEGACY_TORCH)):
+        return lambda p: torch.load(p, map_location="cpu", weights_only=True)
+    if head.startswith(b"\x80") or re.match(rb"[(}c]", head):
+        return _read_pickle
+    if _is_safetensors(head):
+        return _read_safetensors
+    if not head:
+        raise WeightsError(f"{path} is empty: fetch or copy it again")
+    if head.lstrip()[:1] == b"<":
+        raise WeightsError(f"{path} is a web page, not a checkpoint: its address no longer serves the file")
+    if head.startswith(b"version https://git-lfs"):
+        raise WeightsError(f"{path} is a Git LFS pointer, not a checkpoint: run `git lfs pull` where it came from")
+    raise WeightsError(f"{path} is neither a safetensors, nor a torch, nor a detectron2 pickle checkpoint")
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    from safetensors.torch import load_file
+
+    return load_file(path)
+
+
+def _explain(path: Path, error: BaseException) -> WeightsError:
+    text = str(error)
+    if found := re.search(r"GLOBAL (\S+)", text):
+        return _refusal(path, found[1])
+    # torch's own first lines advise to switch its protection off
+    reason = re.search(r"WeightsUnpickler error: *(.+)", text)
+    why = reason[1] if reason else (text.splitlines() or [type(error).__name__])[0]
+    return WeightsError(f"{path} cannot be read as a checkpoint, it is damaged or cut short: {why}")
+
+
+def _refusal(path: Path, name: str) -> WeightsError:
+    return WeightsError(f"{path} asks to run {name}, which no checkpoint needs: nothing of it was run or loaded")
+
+
+def _tensors(path: Path, content: Any) -> dict[str, Tensor]:
+    for part in _PARTS:
+        if isinstance(content, Mapping) and isinstance(content.get(part), Mapping):
+            content = content[part]
+    if not isinstance(content, Mapping):
+        raise WeightsError(f"{path} holds a {type(content).__name__}, not named tensors")
+    tensors: dict[str, Tensor] = {}
+    for name, value in content.items():
+        if isinstance(value, np.ndarray):
+            value = torch.from_numpy(np.array(value, value.dtype.newbyteorder("="), order="C"))
+        if isinstance(value, Tensor):
+            if value.layout is not torch.strided or value.is_complex():
+                raise WeightsError(f"{path}: {name} is not a plain tensor of numbers")
+            tensors[str(name)] = value.float()
+    if not tensors:
+        raise WeightsError(f"{path} holds no tensors")
+    return tensors
+
+
+# ---------------------------------------------------------------- pickles of numpy arrays
+
+
+class _Dtype:
+    """Stands for numpy.dtype inside a pickle: a code such as "f4", and the byte order from its state."""
+
+    def __init__(self, code: str, *_flags: Any):
+        self.dtype = np.dtype(str(code))
+        if self.dtype.kind not in "fiub":
+            raise ValueError(f"arrays of dtype {self.dtype} do not belong into a checkpoint")
+
+    def __setstate__(self, state: Any) -> None:
+        if state[1] in ("<", ">"):
+            self.dtype = self.dtype.newbyteorder(state[1])
+
+
+class _Array:
+    """Stands for numpy.ndarray inside a pickle; `array` once its state has been read."""
+
+    array: np.ndarray | None = None
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, dtype, fortran, data = state
+        self.array = _frombuffer(data, dtype, shape, "F" if fortran else "C").array
+
+
+def _reconstruct(*_: Any) -> _Array:
+    return _Array()
+
+
+def _frombuffer(data: Any, dtype: _Dtype, shape: Any, order: str, *_: Any) -> _Array:
+    result = _Array()
+    raw = data.encode("latin1") if isinstance(data, str) else data
+    result.array = np.frombuffer(raw, dtype.dtype).reshape(shape, order="F" if order == "F" else "C")
+    return result
+
+
+def _scalar(dtype: _Dtype, data: Any = b"") -> _Array:
+    return _frombuffer(data, dtype, (), "C")
+
+
+def _encode(text: str, encoding: str = "latin1") -> bytes:
+    if encoding not in ("latin1", "latin-1"):
+        raise ValueError(f"bytes are encoded as {encoding}")
+    return text.encode("latin1")
+
+
+# Everything a pickle of arrays refers to, mapped to the inert stand-ins above: not even numpy's own code runs.
+_GLOBALS = {
+    ("collections", "OrderedDict"): OrderedDict,
+    ("_codecs", "encode"): _encode,
+    ("numpy", "ndarray"): _Array,
+    ("numpy", "dtype"): _Dtype,
+    **{
+        (f"numpy.{core}.{module}", name): stand_in
+        for core in ("core", "_core")
+        for module, name, stand_in in (
+            ("multiarray", "_reconstruct", _reconstruct),
+            ("multiarray", "scalar", _scalar),
+            ("numeric", "_frombuffer", _frombuffer),
+        )
+    },
+}
+
+
+class _ArrayUnpickler(pickle.Unpickler):
+    def __init__(self, file, path: Path):
+        super().__init__(file, encoding="latin1")  # Python 2 wrote the published files
+        self._path = path
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _GLOBALS:
+            raise _refusal(self._path, f"{module}.{name}")
+        return _GLOBALS[module, name]
+
+
+def _read_pickle(path: Path) -> Any:
+    with path.open("rb") as file:
+        return _arrays(_ArrayUnpickler(file, path).load(), depth=3)
+
+
+def _arrays(value: Any, depth: int) -> Any:
+    """`value` with arrays in place of their stand-ins, as deep as checkpoints nest."""
+    if isinstance(value, _Array):
+        return value.array
+    if isinstance(value, dict) and depth:
+        return {name: _arrays(item, depth - 1) for name, item in value.items()}
+    return value

@@ -1,0 +1,132 @@
+"""What a preset is made of: architectures, preprocessing and selection rules, as plain values.
+
+Light on purpose (no torch). An architecture names its network as "module:Class"; the module is imported when a model is
+loaded. Sizes are in pixels of the resized image unless said otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True)
+class C4Config:
+    """Faster R-CNN on one stride-16 map (res4) with a dilated res5 as the region head and an attribute head.
+
+    Defaults are the ResNet-101 of the Visual Genome bottom-up-attention detector (Anderson et al. 2018, in the
+    detectron2 port by Tan); module names, hence tensor names, are detectron2's.
+    """
+
+    network: ClassVar[str] = "extractor.detector:Detector"
+
+    stem_channels: int = 64
+    widths: tuple[int, int, int, int] = (64, 128, 256, 512)  # of the 3x3 convolutions in res2..res5
+    channels: tuple[int, int, int, int] = (256, 512, 1024, 2048)  # put out by res2..res5
+    blocks: tuple[int, int, int, int] = (3, 4, 23, 3)
+    rpn_channels: int = 512
+    anchor_sizes: tuple[int, ...] = (64, 128, 256, 512)
+    anchor_ratios: tuple[float, ...] = (0.5, 1.0, 2.0)  # height / width
+    pre_nms: int = 6000
+    proposal_nms: float = 0.7
+    proposals: int = 300
+    pooled_size: int = 14
+    num_classes: int = 1600
+    num_attributes: int = 400
+    class_embedding: int = 256
+    attribute_hidden: int = 512
+    roi_chunk: int = 50  # RoIs per pass of the region head; fixed, so that results do not depend on their number
+
+    @property
+    def dim(self) -> int:
+        return self.channels[3]
+
+
+@dataclass(frozen=True)
+class FPNConfig:
+    """Faster R-CNN on a feature pyramid as maskrcnn-benchmark has it: ResNeXt, pixel-inclusive boxes, two linear layers.
+
+    Defaults are the ResNeXt-101 64x4d of the Visual Genome detector that Pythia, ViLBERT and M3P took features from.
+    """
+
+    network: ClassVar[str] = "extractor.fpn_detector:FPNDetector"
+
+    stem_channels: int = 64
+    widths: tuple[int, int, int, int] = (256, 512, 1024, 2048)  # of the 3x3 convolutions in res2..res5
+    channels: tuple[int, int, int, int] = (256, 512, 1024, 2048)  # put out by res2..res5
+    blocks: tuple[int, int, int, int] = (3, 4, 23, 3)
+    groups: int = 64
+    pyramid_channels: int = 512
+    anchor_sizes: tuple[int, ...] = (32, 64, 128, 256, 512)  # of P2..P6
+    anchor_ratios: tuple[float, ...] = (0.5, 1.0, 2.0)  # height / width
+    proposals_per_level: int = 1000
+    proposal_nms: float = 0.7
+    proposals: int = 1000
+    clip_to: str = "image"  # or "padded": proposals may reach into the padding, up to the next multiple of 32
+    pooled_size: int = 7
+    hidden: int = 2048  # of fc6 and fc7; the feature is fc6 after its ReLU
+    num_classes: int = 1600
+    num_attributes: int = 0
+    roi_chunk: int = 250  # RoIs per pass of the linear layers; fixed, so that results do not depend on their number
+
+    @property
+    def dim(self) -> int:
+        return self.hidden
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """From an RGB image to the network's input: resize to a short side with a capped long side, subtract, divide.
+
+    Attributes:
+        short_side, long_side: the short side becomes `short_side`, unless the long side would exceed `long_side`.
+        mean_bgr: subtracted from the channels in the order in which the network gets them (BGR, unless `channels`
+            says otherwise); brightness 0..255.
+        std: divides the channels after that, in the same order.
+        resize: "pillow" filters the uint8 image (detectron2); "opencv" interpolates the float image after the
+            subtraction, one scale for both axes (Caffe, maskrcnn-benchmark); "torch" interpolates the float image
+            before it (the Hugging Face port of detectron2).
+        channels: order in which the network gets them, "bgr" or "rgb".
+    """
+
+    short_side: int = 800
+    long_side: int = 1333
+    mean_bgr: tuple[float, float, float] = (102.9801, 115.9465, 122.7717)
+    std: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    resize: str = "pillow"
+    channels: str = "bgr"
+
+
+@dataclass(frozen=True)
+class MaxClassNMS:
+    """Non-maximum suppression over every region's most probable class box, whatever the class.
+
+    The IoU threshold is raised step by step until `max_regions` remain; what is left after the last step is kept, be
+    it less. Regions under `min_score` are then dropped, but never below `min_regions`.
+    """
+
+    max_regions: int = 36
+    thresholds: tuple[float, ...] = (0.5, 0.6, 0.7, 0.7999999999999999, 0.8999999999999999)
+    min_score: float = 0.0
+    min_regions: int = 0
+
+
+@dataclass(frozen=True)
+class PerClassNMS:
+    """Non-maximum suppression among the proposals in every class by itself; a region ranks by its best surviving class.
+
+    The regions with a rank of `min_score` or more are kept, at least `min_regions` and at most `max_regions`, best
+    first. A record's boxes are the proposals.
+
+    Attributes:
+        threshold: IoU above which the weaker region is suppressed in that class.
+        pixel_inclusive: a box from x1 to x2 is x2 - x1 + 1 wide, in pixels of the original image.
+        clip: cut the boxes to the image.
+    """
+
+    threshold: float = 0.5
+    min_score: float = 0.2
+    min_regions: int = 10
+    max_regions: int = 100
+    pixel_inclusive: bool = False
+    clip: bool = True
