@@ -25,7 +25,7 @@ __version__ = "0.1.0"
 PACKAGES = ("cache", "extractor", "ray_jobs", "consumers")
 
 # Modules that add verbs, each with register(app); their order is the order in `roivault --help`.
-COMMANDS = ("ray_jobs.commands", "extractor.commands", "ray_jobs.doctor")
+COMMANDS = ("ray_jobs.commands", "cache.commands", "extractor.commands", "ray_jobs.doctor")
 
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 

@@ -15,6 +15,7 @@ from .errors import CorruptRecord, StoreDamaged
 from .index import FILE, Entry, Index, hash_keys
 from .keys import MAX_KEY_BYTES
 from .manifest import Manifest, Shard, signature
+from .record import decode
 from .regions import Failure
 from .shard import SealedShard
 from .states import decode_failure, is_record, overrides
@@ -126,8 +127,11 @@ class Snapshot:
                         if flags is not None and (earlier is None or overrides(earlier.flags, flags)):
                             copied = bytes(view.value(key, flags)) if records or not is_record(flags) else None
                             states.append((place, State(flags, number, None, copied)))
+                if environment.lockless:
+                    for place, state in states:
+                        _check_copy(keys[place].decode(), state)
                 return states
-            except StoreDamaged:
+            except (StoreDamaged, CorruptRecord):
                 if not environment.lockless or attempt == _LOCKLESS_TRIES - 1:
                     raise  # else a writer elsewhere may have altered a page under our eyes
         raise AssertionError("unreachable")
@@ -174,6 +178,14 @@ class Snapshot:
         """(key, entry) of every state, in storage order."""
         for key, entry in self.resolved().states():
             yield key.decode(), entry
+
+
+def _check_copy(key: str, state: State) -> None:
+    """Raises: CorruptRecord."""
+    if not state.is_record:
+        decode_failure(key, state.value)
+    elif state.value is not None:
+        decode(key, state.value)
 
 
 def _release(environments: Sequence[Environment]) -> None:

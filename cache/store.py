@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from .errors import CorruptRecord, MissingKeys, StoreMismatch, StoreNotFound, UsageError
+from .errors import MissingKeys, StoreMismatch, StoreNotFound, UsageError
 from .manifest import FILE, Manifest, signature
 from .record import decode
 from .regions import Failure, Regions
@@ -21,9 +21,9 @@ from .states import is_record
 
 VERIFY = ("first", "always", "never")
 _SUGGESTION_SAMPLE = 5000
-_LOCKLESS_TRIES = 5
 _CHUNK = 1024
 
+Target = str | os.PathLike | Iterable[str | os.PathLike]
 T = TypeVar("T")
 
 
@@ -40,9 +40,9 @@ class RegionStore:
         paths: the store directories.
     """
 
-    def __init__(self, targets: Sequence[str], verify: str):
-        self._targets, self._verify = tuple(os.path.abspath(target) for target in targets), verify
-        self._parts = _resolve_targets(self._targets)
+    def __init__(self, target: Target, verify: str):
+        self._targets, self._verify = absolute(target), verify
+        self._parts = resolve_targets(self._targets)
         self.paths = [path for path, _ in self._parts]
         self._snapshots = self._take_snapshots()
         _refuse_conflicts(self._snapshots)
@@ -105,7 +105,7 @@ class RegionStore:
 
     def _decode(self, key: str, snapshot: Snapshot, state: State) -> Regions:
         if state.entry is None:
-            return self._decode_open(key, snapshot, state)
+            return decode(key, state.value, check=self._verify != "never")
         shard = snapshot.mapped(state.shard)
         check = self._verify == "always" or (self._verify == "first" and shard.is_new(state.entry))
         regions = decode(key, shard.value(state.entry), check)
@@ -113,14 +113,13 @@ class RegionStore:
             shard.mark(state.entry)
         return regions
 
-    def _decode_open(self, key: str, snapshot: Snapshot, state: State) -> Regions:
-        lockless = snapshot.open[state.shard].lockless
-        for _ in range(_LOCKLESS_TRIES if lockless else 0):
-            try:
-                return decode(key, state.value, check=True)
-            except CorruptRecord:  # a writer elsewhere may have altered a page while it was copied
-                state = snapshot.states([key])[0] or state
-        return decode(key, state.value, check=lockless or self._verify != "never")
+    def record(self, key: str) -> bytes | memoryview:
+        """The stored bytes of a record, checked as `verify` says. Raises: MissingKeys, CorruptRecord, StoreDamaged."""
+        hit = self._find([key])[0]
+        if hit is None or not hit[1].is_record:
+            raise self._missing([key])
+        self._decode(key, *hit)
+        return hit[0].value(hit[1])
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and is_record((hit := self._find([key], False)[0]) and hit[1].flags)
@@ -222,7 +221,7 @@ class RegionStore:
 
 
 def open_store(
-    target: str | os.PathLike | Iterable[str | os.PathLike],
+    target: Target,
     *,
     token: str | None = None,
     tls_ca: str | None = None,
@@ -243,19 +242,24 @@ def open_store(
     """
     if verify not in VERIFY:
         raise UsageError(f"verify={verify!r} is not one of {', '.join(VERIFY)}")
-    targets = [target] if isinstance(target, (str, os.PathLike)) else list(target)
-    if not targets:
-        raise UsageError("no store was given")
-    for item in map(os.fspath, targets):
-        if "://" in item:
-            raise UsageError(f"{item}: only stores on a local or mounted disk can be opened; copy it there")
     if token or tls_ca:
         raise UsageError("token and tls_ca are for a server, and the target is a local store")
-    return RegionStore([os.fspath(item) for item in targets], verify)
+    return RegionStore(target, verify)
 
 
-def _resolve_targets(targets: Sequence[str]) -> list[tuple[Path, frozenset[int] | None]]:
-    """Each store directory once, with the shards of it that were asked for (None: all)."""
+def absolute(target: Target) -> list[str]:
+    """The target as a list of absolute paths and globs. Raises: UsageError."""
+    targets = [os.fspath(item) for item in ([target] if isinstance(target, (str, os.PathLike)) else target)]
+    if not targets:
+        raise UsageError("no store was given")
+    for item in targets:
+        if "://" in item:
+            raise UsageError(f"{item}: only stores on a local or mounted disk can be opened; copy it there")
+    return [os.path.abspath(item) for item in targets]
+
+
+def resolve_targets(targets: Sequence[str]) -> list[tuple[Path, frozenset[int] | None]]:
+    """Each store directory once, with the shards of it that were asked for (None: all). Raises: StoreNotFound."""
     parts: dict[Path, set[int] | None] = {}
     for target in targets:
         matches = [target] if os.path.exists(target) else sorted(glob.glob(target))

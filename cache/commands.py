@@ -1,0 +1,270 @@
+"""Verbs that look into stores: `info`, `ls`, `show` and `verify`."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from .errors import InputNotFound, UsageError
+from .output import say, size, table
+
+if TYPE_CHECKING:
+    from .regions import Regions
+    from .store import RegionStore
+
+_STORES = typer.Argument(..., metavar="STORE...", help="Stores, shards of one, or quoted patterns; read as one.")
+_JSON = typer.Option(False, "--json", help="Print the result as JSON.")
+_ON_A_TERMINAL = 1000  # keys that `ls` shows there unless told otherwise
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verbs."""
+    for verb in (info, ls, show, verify):
+        app.command()(verb)
+
+
+def info(stores: list[str] = _STORES, as_json: bool = _JSON) -> None:
+    """Say what stores hold and how it was made."""
+    from .store import open_store
+
+    opened = open_store(stores)
+    described = [_describe(open_store(str(path))) for path in opened.paths]
+    if as_json:
+        print(json.dumps({"records": len(opened), "stores": described}, indent=2))
+        return
+    for store in described:
+        _print_info(store)
+    if len(described) > 1:
+        say(f"{len(opened):,} records in all, keys that several stores have counted once")
+
+
+def _describe(store: RegionStore) -> dict[str, Any]:
+    manifest = store.manifest
+    kinds = Counter(failure.kind for failure in store.failures())
+    return {
+        "path": str(store.paths[0]),
+        "format": manifest.format,
+        "records": len(store),
+        "failures": dict(kinds.most_common()),
+        "dim": manifest.dim,
+        "feature_dtype": manifest.feature_dtype,
+        "fingerprint": manifest.fingerprint,
+        "vocabularies": {name: len(words) for name, words in manifest.vocabularies.items()},
+        "bytes": sum(_file_size(store.paths[0] / shard.file) for shard in manifest.shards),
+        "shards": [
+            {
+                "name": shard.name,
+                "state": shard.state,
+                "records": shard.records,
+                "failures": shard.failures,
+                "bytes": _file_size(store.paths[0] / shard.file),
+                "provenance": list(shard.provenance),
+            }
+            for shard in manifest.shards
+        ],
+    }
+
+
+def _print_info(store: dict[str, Any]) -> None:
+    failures = ", ".join(f"{count:,} {kind}" for kind, count in store["failures"].items())
+    say(store["path"])
+    facts = {
+        "records": f"{store['records']:,}",
+        "failures": failures or "none",
+        "features": f"{store['dim']} x {store['feature_dtype']}",
+        "size": size(store["bytes"]),
+        **{name: f"{count:,} names" for name, count in store["vocabularies"].items()},
+        **{f"made with {name}": value for name, value in (store["fingerprint"] or {}).items()},
+    }
+    made = {json.dumps(entry, sort_keys=True): entry for shard in store["shards"] for entry in shard["provenance"]}
+    for entry in made.values():
+        for name, value in entry.items():
+            facts.setdefault(f"made on {name}", value)
+    for name, value in facts.items():
+        say(f"  {name:<12}", value)
+    table(
+        ("shard", "state", "records", "failures", "size"),
+        [
+            (s["name"], s["state"], _count(s["records"]), _count(s["failures"]), size(s["bytes"]))
+            for s in store["shards"]
+        ],
+    )
+
+
+def ls(
+    stores: list[str] = _STORES,
+    pattern: str = typer.Option(None, "--pattern", "-p", metavar="GLOB", help="Only keys that match, such as 'a/*'."),
+    limit: int = typer.Option(None, "--limit", "-n", min=1, help="At most so many."),
+    failures: bool = typer.Option(False, "--failures", help="List the failures instead of the records."),
+    as_json: bool = _JSON,
+) -> None:
+    """List keys with the number of regions and the image size."""
+    from .store import open_store
+
+    store = open_store(stores)
+    rows = _failure_rows(store, pattern) if failures else _record_rows(store, pattern)
+    if limit is None and sys.stdout.isatty() and not as_json:
+        limit = _ON_A_TERMINAL
+    shown = islice(rows, limit)
+    if as_json:
+        print("[")
+        for place, row in enumerate(shown):
+            print(("" if place == 0 else ",\n") + json.dumps(row), end="")
+        print("\n]")
+        return
+    columns = ("key", "kind", "message", "source") if failures else ("key", "regions", "width", "height")
+    table(columns, (row.values() for row in shown))
+    if sys.stdout.isatty() and next(rows, None) is not None:
+        say(f"... there are more; --limit shows more than {limit:,}")
+
+
+def _record_rows(store: RegionStore, pattern: str | None) -> Iterator[dict[str, Any]]:
+    for key in store.keys():
+        if pattern is None or fnmatch.fnmatchcase(key, pattern):
+            regions = store.get(key)
+            if regions is not None:
+                yield {"key": key, "regions": len(regions), "width": regions.width, "height": regions.height}
+
+
+def _failure_rows(store: RegionStore, pattern: str | None) -> Iterator[dict[str, Any]]:
+    for failure in store.failures():
+        if pattern is None or fnmatch.fnmatchcase(failure.key, pattern):
+            yield asdict(failure)
+
+
+def show(
+    stores_and_key: list[str] = typer.Argument(..., metavar="STORE... KEY", help="Stores, and a key they have."),
+    top: int = typer.Option(10, "--top", min=0, help="Regions to show, in the order of the record."),
+    as_json: bool = _JSON,
+) -> None:
+    """Show one record: every field, and the first regions with the names of what they show."""
+    from .store import open_store
+
+    *stores, key = stores_and_key
+    if not stores:
+        raise UsageError("show takes one or more stores, then a key")
+    store = open_store(stores)
+    regions = store[key]
+    shard, offset, length = store.location(key)
+    fields = {name: _summary(array) for name, array in regions.arrays().items()}
+    rows = list(_region_rows(regions, store.manifest.vocabularies, top))
+    result = {
+        "key": key,
+        "width": regions.width,
+        "height": regions.height,
+        "regions": len(regions),
+        "source_digest": regions.source_digest and regions.source_digest.hex(),
+        "shard": shard,
+        "offset": offset,
+        "bytes": length,
+        "fields": fields,
+        "top": rows,
+    }
+    if as_json:
+        print(json.dumps(result, indent=2))
+        return
+    for name in ("key", "width", "height", "regions", "source_digest", "shard", "offset", "bytes"):
+        say(f"{name:<14}", "-" if result[name] is None else result[name])
+    columns = ("field", "dtype", "shape", "min", "mean", "max")
+    table(columns, [(name, *facts.values()) for name, facts in fields.items()])
+    if rows:
+        table(tuple(rows[0]), [{**row, "box": " ".join(map(str, row["box"]))}.values() for row in rows])
+
+
+def _summary(array: Any) -> dict[str, Any]:
+    import numpy as np
+
+    values = array.astype(np.float64)
+    low, mean, high = (float(f"{f(values):.6g}") for f in (np.min, np.mean, np.max)) if values.size else (None,) * 3
+    return {"dtype": str(array.dtype), "shape": list(array.shape), "min": low, "mean": mean, "max": high}
+
+
+def _region_rows(regions: Regions, vocabularies: dict[str, list[str]], top: int) -> Iterator[dict[str, Any]]:
+    for i in range(min(top, len(regions))):
+        row: dict[str, Any] = {"region": i, "box": [round(float(x), 1) for x in regions.boxes[i]]}
+        if regions.scores is not None:
+            row["score"] = round(float(regions.scores[i]), 4)
+        for what, ids, probs, words in (
+            ("class", regions.class_ids, regions.class_probs, vocabularies.get("classes", [])),
+            ("attribute", regions.attr_ids, regions.attr_probs, vocabularies.get("attributes", [])),
+        ):
+            if ids is not None:
+                number = int(ids[i])
+                row[what] = words[number] if 0 <= number < len(words) else number
+            if probs is not None:
+                row[f"{what}_prob"] = round(float(probs[i]), 4)
+        yield row
+
+
+def verify(
+    stores: list[str] = _STORES,
+    ids: Path = typer.Option(None, "--ids", metavar="FILE", help="Keys that must have a record, one a line."),
+    digest: bool = typer.Option(False, "--digest", help="Also print one digest of all keys and records."),
+    as_json: bool = _JSON,
+    quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress, and nothing when all is well."),
+) -> None:
+    """Check that stores are whole; exit code 65 when something is damaged or an id is missing."""
+    from .verify import digest as digest_of
+    from .verify import verify as check
+
+    report = check(stores, ids and _read_ids(ids), None if as_json or quiet else _Progress())
+    total = digest_of(stores) if digest and not report.problems else None
+    if as_json:
+        result = {**asdict(report), "ok": report.ok, "digest": total}
+        print(json.dumps(result, indent=2))
+    else:
+        for problem in report.problems:
+            say(f"damaged: {problem}")
+        for key in report.missing:
+            say(f"missing: {key}")
+        if not quiet or not report.ok:
+            checked = f"{report.records:,} records and {report.failures:,} failures in {report.shards:,} shards"
+            say(f"{'ok' if report.ok else 'NOT ok'}: {checked}, {size(report.bytes)}")
+            if ids:
+                say(f"{len(report.missing):,} ids are missing, {report.extra:,} other keys are there")
+        if total:
+            say("digest", total)
+    raise typer.Exit(0 if report.ok else 65)
+
+
+def _read_ids(path: Path) -> list[str]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return [line for line in file.read().split("\n") if line]
+    except FileNotFoundError:
+        raise InputNotFound(f"--ids {path} does not exist") from None
+    except (UnicodeDecodeError, OSError) as error:
+        raise UsageError(f"--ids {path} cannot be read as a list of keys: {error}") from None
+
+
+class _Progress:
+    """Bytes checked so far, on one line of standard error: redrawn on a terminal, else every 10 seconds as JSON."""
+
+    def __init__(self) -> None:
+        import time
+
+        self._clock, self._last = time.monotonic, time.monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        if sys.stderr.isatty():
+            print(f"\rchecked {size(done)} of {size(total)}", end="\n" if done == total else "", file=sys.stderr)
+        elif self._clock() - self._last >= 10:
+            self._last = self._clock()
+            print(json.dumps({"checked_bytes": done, "total_bytes": total}), file=sys.stderr)
+
+
+def _count(number: int | None) -> str:
+    return "-" if number is None else f"{number:,}"
+
+
+def _file_size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0

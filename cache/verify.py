@@ -1,0 +1,191 @@
+"""Is all of a store there and as it was written? And one digest for what a store holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+
+import xxhash
+
+from .errors import CorruptRecord, StoreDamaged
+from .index import FILE as MERGED_INDEX
+from .index import Entry, Index
+from .manifest import Manifest, Shard
+from .probe import probe
+from .record import decode
+from .shard import SealedShard, file_checksum
+from .snapshot import load_index, load_merged
+from .states import decode_failure, is_record
+from .store import Target, absolute, open_store, resolve_targets
+
+
+@dataclass
+class Report:
+    """What `verify` found.
+
+    Attributes:
+        problems: each damage, naming the file or the key.
+        missing: ids that have no record.
+        extra: number of keys with a record that are not among the ids.
+        records, failures: states that were checked, those that other shards override included.
+        shards: shards that were checked.
+        bytes: size of their files.
+    """
+
+    problems: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    extra: int = 0
+    records: int = 0
+    failures: int = 0
+    shards: int = 0
+    bytes: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Nothing is damaged and no id is missing."""
+        return not self.problems and not self.missing
+
+
+def verify(
+    target: Target, ids: Iterable[str] | None = None, progress: Callable[[int, int], None] | None = None
+) -> Report:
+    """Check everything: the manifest, size and checksum of every file, every index, every record and failure.
+
+    An open shard is read in a process of its own, since a damaged one may kill it.
+
+    Args:
+        target: as for `open_store`.
+        ids: keys that shall have a record.
+        progress: called with (bytes checked, bytes in all) after each shard.
+
+    Raises:
+        StoreNotFound: there is no store.
+    """
+    report = Report()
+    shards: list[tuple[Path, Manifest, Shard]] = []
+    for path, chosen in resolve_targets(absolute(target)):
+        try:
+            manifest = Manifest.load(path)
+        except StoreDamaged as error:
+            report.problems.append(str(error))
+            continue
+        shards += [(path, manifest, shard) for shard in manifest.shards if chosen is None or shard.number in chosen]
+        if chosen is None:
+            report.problems += _merged_problems(path, manifest)
+    total = sum(_size(path / shard.file) for path, _, shard in shards)
+    for path, manifest, shard in shards:
+        check = _check_sealed if shard.sealed else _check_open
+        report.problems += check(path, manifest, shard, report)
+        report.shards += 1
+        report.bytes += _size(path / shard.file)
+        if progress:
+            progress(report.bytes, total)
+    if ids is not None:
+        _compare_ids(target, set(ids), report)
+    return report
+
+
+def _check_sealed(store: Path, manifest: Manifest, shard: Shard, report: Report) -> Iterator[str]:
+    path = store / shard.file
+    try:
+        mapped = SealedShard(path, shard)
+    except (StoreDamaged, FileNotFoundError) as error:
+        yield str(error) if isinstance(error, StoreDamaged) else f"{path}: the shard is missing"
+        mapped = None
+    if mapped and f"{file_checksum(path):016x}" != shard.checksum:
+        yield f"{path}: its checksum is not {shard.checksum}, which the manifest says"
+    try:
+        index = load_index(store, shard)
+    except StoreDamaged as error:
+        yield str(error)
+        return
+    if (index.records, index.failures) != (shard.records, shard.failures):
+        yield (
+            f"{store / shard.index_file}: it has {index.records} records and {index.failures} failures, the manifest "
+            f"says {shard.records} and {shard.failures}"
+        )
+    for key, entry in index.states() if mapped else ():
+        report.records += is_record(entry.flags)
+        report.failures += not is_record(entry.flags)
+        try:
+            _check_value(key, mapped, entry, manifest)
+        except (CorruptRecord, StoreDamaged) as error:
+            yield f"{path}: {error}"
+
+
+def _check_value(key: bytes, shard: SealedShard, entry: Entry, manifest: Manifest) -> None:
+    name = key.decode(errors="replace")
+    value = shard.value(entry)
+    if xxhash.xxh3_64_intdigest(value) != entry.checksum:
+        raise CorruptRecord(name, "it is not what the index has the checksum of")
+    if not is_record(entry.flags):
+        decode_failure(name, value)
+        return
+    features = decode(name, value).features
+    if features.shape[1] != manifest.dim or features.dtype != manifest.feature_dtype:
+        raise CorruptRecord(
+            name, f"its features are {features.dtype}[{features.shape[1]}], the store's {manifest.feature_dtype}"
+            f"[{manifest.dim}]"
+        )  # fmt: skip
+
+
+def _check_open(store: Path, manifest: Manifest, shard: Shard, report: Report) -> Iterator[str]:
+    path = store / shard.file
+    if not path.exists():
+        yield f"{path}: the open shard is missing"
+        return
+    found = probe(path)
+    report.records += found.records
+    report.failures += found.failures
+    yield from (f"{path}: {problem}" for problem in found.problems)
+
+
+def _merged_problems(store: Path, manifest: Manifest) -> Iterator[str]:
+    """index.idx must hold what the indexes of the shards it covers hold."""
+    path = store / MERGED_INDEX
+    try:
+        merged = load_merged(store, manifest)
+        if merged is None:
+            if path.exists():
+                yield f"{path}: it covers shards that the manifest does not have; delete it"
+            return
+        covered = [load_index(store, shard) for shard in manifest.sealed if shard.number in merged.covers]
+    except StoreDamaged as error:
+        yield str(error)
+        return
+    if any(one != other for one, other in zip_longest(merged.states(), Index.merge(covered).states())):
+        yield f"{path}: it differs from the indexes of its shards; delete it"
+
+
+def _compare_ids(target: Target, ids: set[str], report: Report) -> None:
+    try:
+        held = set(open_store(target).keys())
+    except StoreDamaged as error:
+        report.problems.append(f"the ids cannot be compared: {error}")
+        return
+    report.missing = sorted(ids - held)
+    report.extra = len(held - ids)
+
+
+def digest(target: Target) -> str:
+    """xxh3-128, as hex, of all (key, record) pairs in the order of their keys.
+
+    Stores that hold the same records have the same digest, however they are cut into shards and in whatever order they
+    were written; failures do not count.
+
+    Raises: StoreNotFound, StoreDamaged, CorruptRecord.
+    """
+    store = open_store(target, verify="always")
+    total = xxhash.xxh3_128()
+    for key in sorted(store.keys()):
+        record = store.record(key)
+        for part in (key.encode(), record):
+            total.update(len(part).to_bytes(8, "little"))
+            total.update(part)
+    return total.hexdigest()
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
