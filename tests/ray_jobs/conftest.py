@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from cache import open_store
 from ray_jobs.extract import run_extract
 from ray_jobs.options import ExtractOptions
 
@@ -53,6 +54,22 @@ def photos(tmp_path):
 
 
 @pytest.fixture
+def contents():
+    """What a store holds: {key: every value of its record, or the kind of its failure}."""
+
+    def read(path):
+        store = open_store(str(path))
+        held = {failure.key: failure.kind for failure in store.failures()}
+        for key in store.keys():
+            regions = store[key]
+            arrays = {name: (a.dtype.str, a.shape, a.tobytes()) for name, a in regions.arrays().items()}
+            held[key] = {**arrays, "size": (regions.width, regions.height), "source": regions.source_digest}
+        return held
+
+    return read
+
+
+@pytest.fixture
 def weights(tmp_path):
     path = tmp_path / "fake.weights"
     path.write_bytes(b"the fake model does not look at them")
@@ -89,15 +106,18 @@ def job(fake_job, weights):
 
 
 class Command:
-    """Starts the fake job as a process of its own; FAKE_... settings are given in lower case."""
+    """Starts the fake job as a process of its own; FAKE_... settings are given in lower case.
+
+    `calls` is the file of the keys that were at a model, `gate` the file that lets a model go on.
+    """
 
     def __init__(self, tmp_path, weights):
-        self.weights, self.calls = weights, tmp_path / "calls"
+        self.weights, self.calls, self.gate = weights, tmp_path / "calls", tmp_path / "gate"
         self.running = []
 
-    def start(self, source, output, *args, sleep=0.0, **settings):
+    def start(self, source, output, *args, **settings):
         env = {name: value for name, value in os.environ.items() if not name.startswith("FAKE_")}
-        env |= {"PYTHONPATH": str(ROOT), "FAKE_CALLS": str(self.calls), "FAKE_SLEEP": str(sleep)}
+        env |= {"PYTHONPATH": str(ROOT), "FAKE_CALLS": str(self.calls), "FAKE_GATE": str(self.gate)}
         env |= {f"FAKE_{name.upper()}": value for name, value in settings.items()}
         line = [sys.executable, FAKE_JOB, source, "-o", output, "--model", "demo", "--weights", self.weights, *args]
         process = subprocess.Popen(

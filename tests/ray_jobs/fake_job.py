@@ -1,7 +1,8 @@
 """`roivault extract` with a model that is quick, needs no weights and misbehaves on request: run as a script by tests.
 
 The environment says how: FAKE_SLEEP seconds per image; FAKE_CALLS a file to append the key of each image at the model
-to; FAKE_DIE, FAKE_RAISE and FAKE_FAIL keys at which the process is killed, the model has a bug, or the image fails.
+to; FAKE_HOLD a key at which the model waits until the file FAKE_GATE is there; FAKE_DIE, FAKE_RAISE and FAKE_FAIL keys
+at which the process is killed, the model has a bug, or the image fails.
 """
 
 import functools
@@ -35,6 +36,8 @@ class FakeModel:
         if calls := os.environ.get("FAKE_CALLS"):
             with open(calls, "a") as file:
                 file.write(f"{key}\n")
+        while key == os.environ.get("FAKE_HOLD") and not os.path.exists(os.environ["FAKE_GATE"]):
+            time.sleep(0.01)
         if key == os.environ.get("FAKE_DIE"):
             os.kill(os.getpid(), signal.SIGKILL)
         if key == os.environ.get("FAKE_RAISE"):

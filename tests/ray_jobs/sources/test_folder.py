@@ -36,7 +36,7 @@ def test_a_folder_is_listed_directory_by_directory_in_byte_order(tmp_path):
 
 
 def test_suffix_or_content_makes_an_image(tmp_path):
-    listed = ["PHOTO.JPEG", "anim.gif", "drawing.svg", "phone.heic", "empty.png", "page.jpg", ".hidden.jpg", "no_suffix"]
+    listed = ["PHOTO.JPEG", "anim.gif", "drawing.svg", "phone.heic", "empty.png", "page.jpg", ".hidden.jpg", "none"]
     for name in listed:
         touch(tmp_path / name)
     touch(tmp_path / "empty.png", b"")
@@ -87,7 +87,7 @@ def test_a_folder_that_cannot_be_listed_is_one_failure(tmp_path):
     touch(tmp_path / "open" / "a.jpg")
     touch(tmp_path / "shut" / "b.jpg")
     os.chmod(tmp_path / "shut", 0)
-    program = f"""
+    program = """
 import os
 from ray_jobs.sources import folder, open_source
 from extractor.images import DecodePolicy, ImageError
@@ -117,7 +117,8 @@ def test_a_single_file_is_listed_whatever_it_is(tmp_path):
 def test_a_list_file_names_paths_relative_to_itself(tmp_path, spec):
     touch(tmp_path / "in" / "b.jpg")
     touch(tmp_path / "in" / "folder" / "c.jpg")
-    lines = ["b.jpg", "", "  ", "./b.jpg", str(tmp_path / "in" / "b.jpg"), "gone.jpg", "folder", "sp ace.bin", "/abs.jpg"]
+    inside = tmp_path / "in" / "b.jpg"
+    lines = ["b.jpg", "", "  ", "./b.jpg", str(inside), "gone.jpg", "folder", "sp ace.bin", "/abs.jpg"]
     (tmp_path / "in" / spec.strip("@")).write_bytes(b"\xef\xbb\xbf" + "\r\n".join(lines).encode())
     at, name = ("@", spec[1:]) if spec.startswith("@") else ("", spec)
     found = keys(f"{at}{tmp_path}/in/{name}")
@@ -174,7 +175,7 @@ def test_key_rules(tmp_path):
 
 
 def test_odd_names_become_valid_keys(tmp_path):
-    names = [b"caf\xe9.jpg", 'q"uo\'te.jpg'.encode(), b"new\nline.jpg", "日本.jpg".encode(), b" lead.jpg"]
+    names = [b"caf\xe9.jpg", b'q"uo\'te.jpg', b"new\nline.jpg", "日本.jpg".encode(), b" lead.jpg"]
     for name in names:
         with open(os.path.join(os.fsencode(tmp_path), name), "wb") as file:
             file.write(JPEG)
