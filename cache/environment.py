@@ -27,7 +27,7 @@ MAP_SLACK = 64 << 20
 DATABASES = (b"records", b"failures", b"replaced")
 
 _LOCK = threading.RLock()
-_SHARED: dict[tuple[str, int], Environment] = {}
+_SHARED: dict[str, Environment] = {}  # by real path
 
 
 class View:
@@ -79,10 +79,10 @@ class Environment:
         lockless: no lock file could be had, so that a writer elsewhere may alter pages while they are read here.
     """
 
-    def __init__(self, path: Path, key: tuple[str, int]):
+    def __init__(self, path: Path, real_path: str, inode: int):
         self.path = path
         self.lockless = False
-        self._key = key
+        self._real_path, self._inode = real_path, inode
         self._users = 0
         self._writable = False
         self._map_size = MAP_SLACK
@@ -94,8 +94,13 @@ class Environment:
     def acquire(cls, path: Path, writable: bool = False, map_size: int = 0) -> Environment:
         """The environment of this process for a file. Raises: FileNotFoundError."""
         with _LOCK:
-            key = (os.path.realpath(path), os.stat(path).st_ino)
-            environment = _SHARED.setdefault(key, cls(path, key))
+            real_path, inode = os.path.realpath(path), os.stat(path).st_ino
+            environment = _SHARED.get(real_path)
+            if environment is not None and environment._inode != inode:
+                environment.retire()  # its file was removed and another one made in its place
+                environment = None
+            if environment is None:
+                environment = _SHARED[real_path] = cls(path, real_path, inode)
             environment._users += 1
             if writable:
                 environment._map_size = max(environment._map_size, map_size)
@@ -118,8 +123,8 @@ class Environment:
         with _LOCK:
             self.reset()
             self._retired = True
-            if _SHARED.get(self._key) is self:
-                del _SHARED[self._key]
+            if _SHARED.get(self._real_path) is self:
+                del _SHARED[self._real_path]
 
     def reset(self) -> None:
         """Close it until it is used again: after a failed write LMDB may refuse everything else."""
@@ -160,7 +165,6 @@ class Environment:
             except BaseException:
                 self.reset()
                 raise
-            self._extend()
 
     def _try_write(self, fill: Callable[[View], None]) -> bool:
         try:
@@ -203,12 +207,6 @@ class Environment:
                 raise
             self._env = env
         return self._env
-
-    def _extend(self) -> None:
-        """LMDB may leave out unused pages at the end; with them, a file that is too short is one that was cut."""
-        size = _data_size(self._env)
-        if os.path.getsize(self.path) < size:
-            os.truncate(self.path, size)
 
 
 def create(path: Path) -> None:
@@ -262,7 +260,7 @@ def _data_size(env: lmdb.Environment) -> int:
 def _refuse_cut(path: Path, env: lmdb.Environment) -> None:
     """Reading a page behind the end of the file would kill the process.
 
-    A writer that was killed just after a commit may have left out unused pages: what can be read is not cut.
+    LMDB need not write unused pages at the end, so a file that is short is refused only if another process cannot read it.
     """
     size, expected = os.path.getsize(path), _data_size(env)
     if size < expected and probe(path).problems:

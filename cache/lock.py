@@ -9,13 +9,13 @@ import os
 import socket
 import sys
 import time
+import weakref
 from pathlib import Path
-from weakref import WeakSet
 
 from .errors import DiskError, StoreLocked
 
 FILE = "writer.lock"
-_HELD: WeakSet[WriterLock] = WeakSet()
+_HELD: weakref.WeakSet[WriterLock] = weakref.WeakSet()
 
 
 class WriterLock:
@@ -38,7 +38,7 @@ class WriterLock:
                 os.close(fd)
                 raise
             os.close(fd)  # the former holder removed the file between our open and our lock
-        self._fd: int | None = fd
+        self._close = weakref.finalize(self, os.close, fd)
         _HELD.add(self)
         os.ftruncate(fd, 0)
         os.pwrite(fd, json.dumps(_holder()).encode(), 0)
@@ -67,14 +67,9 @@ class WriterLock:
 
     def release(self) -> None:
         """Remove the file and give up the lock."""
-        if self._fd is not None:
+        if self._close.alive:
             self.path.unlink(missing_ok=True)
             self._close()
-
-    def _close(self) -> None:
-        os.close(self._fd)
-        self._fd = None
-        _HELD.discard(self)
 
 
 def _holder() -> dict[str, str | int]:
@@ -90,13 +85,13 @@ def _describe(fd: int) -> str:
     try:
         holder = json.loads(os.pread(fd, 4096, 0))
         return "process {pid} on {host}, started {started}: {command}".format(**holder)
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, TypeError):
         return "another process"
 
 
 def _after_fork_in_child() -> None:
-    for lock in list(_HELD):  # closing our copy of the descriptor leaves the parent's lock alone
-        lock._close()
+    for lock in list(_HELD):
+        lock._close()  # our copy of the descriptor: this leaves the parent's lock alone
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import ml_dtypes
+from pathlib import Path
+
 import numpy as np
 import pytest
 import xxhash
@@ -49,11 +50,7 @@ def same():
     return compare
 
 
-@pytest.fixture(params=["float16", "float32", "bfloat16"])
-def feature_dtype(request):
-    return request.param
-
-
-@pytest.fixture
-def numpy_dtype():
-    return {"float16": np.float16, "float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
+@pytest.fixture(scope="session")
+def repo_root() -> Path:
+    """Where `python -m cache...` works."""
+    return Path(__file__).resolve().parents[2]

@@ -188,7 +188,7 @@ def test_a_field_that_occurs_twice(make):
 
 @pytest.mark.parametrize(
     "offset, value, why",
-    [(0, b"RVR2", "starts with"), (4, struct.pack("<H", 2), "version 2"), (6, b"\1", "impossible"), (16, bytes(4), "imp")],
+    [(0, b"RVR2", "starts with"), (4, b"\2\0", "version 2"), (6, b"\1", "impossible"), (16, bytes(4), "impossible")],
 )
 def test_impossible_headers(make, offset, value, why):
     record = bytearray(encode(make("a"), "float16"))

@@ -66,7 +66,9 @@ def test_failures_keep_bytes_that_are_no_text():
     assert decode_failure("k", encode_failure(failure)) == failure
 
 
-@pytest.mark.parametrize("value", [b"", b"{", b"\xff", b"[]", b'{"kind": "odd", "message": "", "source": ""}', b'{"a":1}'])
+@pytest.mark.parametrize(
+    "value", [b"", b"{", b"\xff", b"[]", b"null", b'{"kind": "odd", "message": "", "source": ""}', b'{"a":1}']
+)
 def test_corrupt_failures(value):
     with pytest.raises(CorruptRecord, match="'k'"):
         decode_failure("k", value)
