@@ -10,6 +10,7 @@ from pathlib import Path
 import typer
 
 from cache import UsageError
+from cache.output import say, table, visible
 
 from .weights_commands import app as weights
 
@@ -45,10 +46,7 @@ def models(as_json: bool = typer.Option(False, "--json", help="Print the table a
     if as_json:
         print(json.dumps(rows, indent=2))
         return
-    table = [list(rows[0]), *(list(map(str, row.values())) for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for line in table:
-        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    table(tuple(rows[0]), (row.values() for row in rows))
 
 
 def view(
@@ -65,7 +63,6 @@ def view(
 ) -> None:
     """Draw the regions of images, and a page that shows them all."""
     from cache import open_store
-    from extractor.gallery import visible
     from extractor.view import PAGE, ImageFinder, draw_key, draw_store, extracted_folder
 
     single = out.suffix.lower() in SUFFIXES
@@ -103,5 +100,5 @@ def view(
     else:
         more = len(opened) - len(pictures) - len(errors)
         rest = f"; {more:,} more in the store, see --limit" if not keys and more > 0 else ""
-        typer.echo(f"Drew {len(pictures)} of {len(pictures) + len(errors)} images: {shown}{rest}")
+        say(f"Drew {len(pictures)} of {len(pictures) + len(errors)} images: {shown}{rest}")
     raise typer.Exit(code)

@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from cache import Failure, Regions
+from cache.output import visible
 
 from .draw import Row, describe
 
@@ -73,11 +74,6 @@ def write_gallery(
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
-
-
-def visible(text: str) -> str:
-    """The text with control characters and other invisible ones written as escapes, safe for a terminal or a page."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _text(value: object) -> str:

@@ -20,6 +20,7 @@ from pathlib import Path
 import typer
 
 from cache import InputNotFound
+from cache.output import size
 
 DETECTRON2 = "pip install 'git+https://github.com/facebookresearch/detectron2.git'"
 
@@ -151,7 +152,7 @@ def _devices() -> Iterator[Check]:
     build = f"torch {torch.__version__}, {f'CUDA {torch.version.cuda}' if torch.version.cuda else 'CPU-only'} build"
     for index in range(count):
         properties = torch.cuda.get_device_properties(index)
-        yield Check(f"cuda:{index}", "ok", f"{properties.name}, {_size(properties.total_memory)}; {build}")
+        yield Check(f"cuda:{index}", "ok", f"{properties.name}, {size(properties.total_memory)}; {build}")
     if count:
         return
     present = Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
@@ -188,21 +189,21 @@ def _memory() -> Iterator[Check]:
         return
     limit = _cgroup("memory.max")
     if limit.isdigit() and int(limit) < total:
-        yield Check("memory", "ok", f"{_size(total)}, limited to {_size(int(limit))} by the container")
+        yield Check("memory", "ok", f"{size(total)}, limited to {size(int(limit))} by the container")
     else:
-        yield Check("memory", "ok", _size(total))
+        yield Check("memory", "ok", size(total))
 
 
 def _disk(path: Path) -> Iterator[Check]:
     for name, place in (("disk", path), ("temporary", Path(tempfile.gettempdir()))):
         free = shutil.disk_usage(place).free
         remedy = "" if free >= SMALL_DISK else "a store of 100,000 images with 36 regions of 2048 values takes 15 GB"
-        yield Check(name, "note" if remedy else "ok", f"{_size(free)} free at {place}", remedy)
+        yield Check(name, "note" if remedy else "ok", f"{size(free)} free at {place}", remedy)
     shared = Path("/dev/shm")
     if shared.is_dir():
-        size = shutil.disk_usage(shared).total
-        remedy = "" if size >= SMALL_SHM else "Ray and data loaders need more: start the container with --shm-size=4g"
-        yield Check("shared memory", "note" if remedy else "ok", _size(size), remedy)
+        total = shutil.disk_usage(shared).total
+        remedy = "" if total >= SMALL_SHM else "Ray and data loaders need more: start the container with --shm-size=4g"
+        yield Check("shared memory", "note" if remedy else "ok", size(total), remedy)
 
 
 def _store(path: Path) -> Iterator[Check]:
@@ -254,11 +255,12 @@ def _try_store(folder: Path) -> None:
 def _models() -> Iterator[Check]:
     from extractor import get_preset, list_extractors
 
-    for name in list_extractors():
-        if get_preset(name).weights_file.is_file():
-            yield Check(f"model {name}", "ok", "weights are installed")
+    for preset in map(get_preset, list_extractors()):
+        if preset.weights_file.is_file():
+            yield Check(f"model {preset.name}", "ok", f"weights are at {preset.weights_file}")
         else:
-            yield Check(f"model {name}", "note", "no weights are installed", "give a checkpoint with --weights FILE")
+            remedy = f"roivault weights fetch {preset.name}" if preset.urls else "give a checkpoint with --weights FILE"
+            yield Check(f"model {preset.name}", "note", "its weights are not installed", remedy)
 
 
 def _cgroup(name: str) -> str:
@@ -266,10 +268,6 @@ def _cgroup(name: str) -> str:
         return Path("/sys/fs/cgroup", name).read_text().strip()
     except OSError:
         return ""
-
-
-def _size(count: int) -> str:
-    return f"{count / 2**30:.1f} GiB"
 
 
 def register(app: typer.Typer) -> None:

@@ -52,15 +52,24 @@ def test_help_and_version():
     assert run("--version").stdout == f"roivault {roivault.__version__}\n"
 
 
+def verbs(commands=None, above=""):
+    """Every verb with its command, those of groups included."""
+    for name, command in (commands or roivault.build_app().commands).items():
+        if hasattr(command, "commands"):
+            yield from verbs(command.commands, f"{above}{name} ")
+        else:
+            yield above + name, command
+
+
 def test_every_verb_has_help():
-    for name, command in roivault.build_app().commands.items():
+    for name, command in verbs():
         assert command.help, name
         for parameter in command.params:
             assert parameter.help or parameter.name == "help", f"{name} {parameter.name}"
 
 
 def test_every_verb_takes_json():
-    for name, command in roivault.build_app().commands.items():
+    for name, command in verbs():
         assert "--json" in [option for parameter in command.params for option in parameter.opts], name
 
 

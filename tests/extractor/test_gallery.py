@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from cache import Failure, Regions
-from extractor.gallery import visible, write_gallery
+from cache.output import visible
+from extractor.gallery import write_gallery
 
 VOID = {"meta", "img", "br", "link", "input"}
 NASTY = '<script>alert(1)</script> & "quoted" \'single\' \n\x1b[31m ünï.jpg'
@@ -97,8 +98,3 @@ def test_page_is_replaced_only_when_complete(tmp_path):
         write(tmp_path, items())
     assert (tmp_path / "index.html").read_bytes() == before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["index.html"]
-
-
-def test_visible_escapes_what_a_terminal_would_obey():
-    assert visible("naïve 日本.jpg") == "naïve 日本.jpg"
-    assert visible("a\nb\x1b[2J\u202e\udcff") == "a\\nb\\x1b[2J\\u202e\\udcff"
