@@ -15,7 +15,7 @@ from cache import StoreWriter, read_fingerprint
 from cache.keys import printable
 from extractor import DecodePolicy, Preset, get_preset
 from extractor.presets import fingerprint
-from extractor.weights import file_sha256, weights_path
+from extractor.weights import weights_path, weights_sha256
 
 from .listing import Listing
 from .local import LocalEngine, Model
@@ -45,7 +45,7 @@ class Choices:
 
     def fingerprint(self) -> dict[str, str | int | float | bool]:
         """For the store: everything that may change a byte of a record. `precision` must be resolved."""
-        sha256 = file_sha256(weights_path(self.preset, self.weights))
+        sha256 = weights_sha256(weights_path(self.preset, self.weights))
         extractor = fingerprint(self.preset, sha256, self.precision, self.policy)
         return {**extractor, "feature_dtype": self.dtype, "given_boxes": False}
 

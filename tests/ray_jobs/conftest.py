@@ -1,5 +1,6 @@
 """A job that runs in milliseconds: small pictures and the model of fake_job.py."""
 
+import contextlib
 import importlib.util
 import os
 import subprocess
@@ -51,6 +52,28 @@ def photos(tmp_path):
         return tmp_path / name
 
     return make
+
+
+@pytest.fixture
+def unprivileged(tmp_path, monkeypatch):
+    """A context in which file permissions apply even if root runs the tests; tmp_path is the working folder."""
+    monkeypatch.chdir(tmp_path)  # the folders above may be closed to others
+
+    @contextlib.contextmanager
+    def context():
+        os.chmod(tmp_path, 0o777)
+        is_root = os.geteuid() == 0
+        if is_root:
+            os.setegid(65534)
+            os.seteuid(65534)
+        try:
+            yield
+        finally:
+            if is_root:
+                os.seteuid(0)
+                os.setegid(0)
+
+    return context
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ def killed_after(seconds, job, folder, store, options):
     child = multiprocessing.get_context("fork").Process(target=lambda: (job(folder, store, **options), os._exit(0)))
     child.start()
     child.join(seconds)
-    os.kill(child.pid, signal.SIGKILL)
+    child.kill()
     child.join()
     return child.exitcode == -signal.SIGKILL
 
