@@ -15,8 +15,8 @@
 * EXIF orientation is applied or ignored, by the policy, for JPEG, PNG, WebP, TIFF and AVIF alike. XMP is not looked at.
 * ICC profiles and gamma are ignored: the stored numbers are the pixels.
 * A file that ends early fails as `truncated`, or with `truncated="keep"` keeps what decoded: the rest is grey in a
-  JPEG, black (in a palette, the first colour) elsewhere. It still fails when nothing decoded; WebP, AVIF and JPEG 2000
-  are all or nothing. A PNG or GIF whose pixels are all there is whole, even without its end mark.
+  JPEG, black (in a palette, the first colour) elsewhere. It still fails when no more than the first 16 rows decoded.
+  WebP, AVIF and JPEG 2000 are all or nothing. A PNG or GIF whose pixels are all there is whole without its end mark.
 * The size in the header is checked against `max_pixels` before anything of that size is allocated. Pillow's settings
   for the whole process, `MAX_IMAGE_PIXELS` and `LOAD_TRUNCATED_IMAGES`, are neither used nor changed; but Pillow itself
   refuses a WebP or GIF of more than twice `MAX_IMAGE_PIXELS` (179 million pixels by default), whatever `max_pixels` is.

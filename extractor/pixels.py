@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import struct
 from functools import cache
 
 import numpy as np
@@ -49,7 +50,7 @@ def rgb_pixels(im: Image.Image, *, upright: bool, keep: bool, encoded: bytes | N
 
 
 def _load(im: Image.Image, keep: bool, encoded: bytes | None = None) -> Image.Image:
-    """Decode. With `keep`, a file that ends early gives what is left of it, unless nothing of it decoded."""
+    """Decode. With `keep`, a file that ends early gives what is left of it, unless that is next to nothing."""
     try:
         im.load()
         return im
@@ -57,10 +58,11 @@ def _load(im: Image.Image, keep: bool, encoded: bytes | None = None) -> Image.Im
         cut = explain(error, im.format, encoded)[0] == "truncated"
         if keep and cut and im.format in _DECODED_BY_ROWS:
             with contextlib.suppress(Exception):
-                im = _rest(im, encoded)
-                bands = im.getextrema() if len(im.getbands()) > 1 else [im.getextrema()]
+                rest = _rest(im, encoded)
+                lower = rest.crop((0, min(16, rest.height - 1), *rest.size))  # below the first row of JPEG blocks
+                bands = lower.getextrema() if len(lower.getbands()) > 1 else [lower.getextrema()]
                 if any(low != high for low, high in bands):
-                    return im
+                    return rest
         raise
 
 
@@ -129,11 +131,21 @@ def _to_8_bits(im: Image.Image, encoded: bytes | None) -> Image.Image:
 
 
 def _deep_png(encoded: bytes, size: tuple[int, int]) -> Image.Image | None:
-    """16-bit colour, of which Pillow keeps the high byte only."""
+    """16-bit colour, of which Pillow keeps the high byte only; None if OpenCV cannot decode it."""
     import cv2
 
+    # Of the file OpenCV gets only the chunks that matter: it allocates what a damaged chunk claims as its length.
+    chunks, at = [encoded[:33]], 33
+    if struct.unpack(">II", encoded[16:24]) != size:
+        return None
+    while at < len(encoded):
+        end = at + 12 + int.from_bytes(encoded[at : at + 4], "big")
+        if encoded[at + 4 : at + 8] in (b"IDAT", b"tRNS") and end <= len(encoded):
+            chunks.append(encoded[at:end])
+        at = end
+    png = b"".join([*chunks, b"\0\0\0\0IEND\xaeB`\x82"])
     try:
-        values = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_UNCHANGED)
+        values = cv2.imdecode(np.frombuffer(png, np.uint8), cv2.IMREAD_UNCHANGED)
     except cv2.error:
         return None
     if values is None or values.dtype != np.uint16 or values.shape[:2] != size[::-1] or values.ndim != 3:
