@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import cv2
@@ -29,9 +30,27 @@ ATTRIBUTES = (*COLORS, *TEXTURES)
 IMAGE_SIZES = ((256, 320), (256, 384), (240, 320), (320, 256), (288, 288), (272, 340))  # height, width
 HELD_OUT_SEED = 1_000_003  # the series that nothing is trained on
 
-MIN_VISIBLE = 0.5  # an object of which less would show is not placed
+MIN_VISIBLE = 0.5  # share of an object that later ones leave to be seen
 MAX_IOU = 0.4  # of two boxes, so that suppression at 0.5 can keep both
 SUPERSAMPLING = 4
+
+
+@dataclass(frozen=True)
+class _Patch:
+    """Where an object lies: its coverage f32 [h,w] of the window whose top-left pixel is (left, top)."""
+
+    left: int
+    top: int
+    coverage: np.ndarray
+
+    @property
+    def inside(self) -> np.ndarray:
+        return self.coverage > 0.5
+
+    def window(self, image: np.ndarray) -> np.ndarray:
+        """The part of the image the patch lies on, as a view."""
+        height, width = self.coverage.shape
+        return image[self.top : self.top + height, self.left : self.left + width]
 
 
 def _arc(start: float, stop: float, radius: float = 1.0, centre: tuple[float, float] = (0.0, 0.0)) -> np.ndarray:
@@ -107,14 +126,15 @@ def make_scene(seed: int, index: int, size: tuple[int, int] | None = None) -> tu
     covered: list[list[int]] = []  # per object, those it was painted over
     for _ in range(int(rng.integers(3, 9))):
         for _attempt in range(12):
-            drawn = _place(rng, height, width, objects, owner, areas)
-            if drawn is not None:
-                obj, alpha, corner, paint = drawn
-                _composite(canvas, alpha, corner, paint)
-                area, below = _claim(owner, alpha, corner, len(objects))
+            placed = _place(rng, objects, owner, areas)
+            if placed is not None:
+                obj, patch, paint = placed
+                window, inside, ground = patch.window(owner), patch.inside, patch.window(canvas)
+                ground += patch.coverage[..., None] * (paint - ground)
+                covered.append([int(below) for below in np.unique(window[inside]) if below >= 0])
+                window[inside] = len(objects)
                 objects.append({"id": len(objects), **obj})
-                areas.append(area)
-                covered.append(below)
+                areas.append(int(inside.sum()))
                 break
     for obj, area in zip(objects, areas, strict=True):
         obj["visible"] = round(int((owner == obj["id"]).sum()) / area, 3)
@@ -163,11 +183,13 @@ def _background(rng: np.random.Generator, height: int, width: int) -> np.ndarray
     return canvas
 
 
-def _place(rng, height, width, objects, owner, areas):
-    """One object at a random place, or None where it would hide an earlier one too much or share its box."""
-    short = min(height, width)
+def _place(
+    rng: np.random.Generator, objects: Sequence[dict], owner: np.ndarray, areas: Sequence[int]
+) -> tuple[dict, _Patch, np.ndarray] | None:
+    """One object at a random place with its colours, or None where it would hide an earlier one or share its box."""
+    height, width = owner.shape
     label = "large" if rng.random() < 0.5 else "small"
-    diameter = short * (rng.uniform(0.28, 0.46) if label == "large" else rng.uniform(0.13, 0.2))
+    diameter = min(height, width) * (rng.uniform(0.28, 0.46) if label == "large" else rng.uniform(0.13, 0.2))
     name = CLASSES[rng.integers(len(CLASSES))]
     color = list(COLORS)[rng.integers(len(COLORS))]
     texture = TEXTURES[rng.integers(len(TEXTURES))]
@@ -175,22 +197,18 @@ def _place(rng, height, width, objects, owner, areas):
     rotation = np.array([[np.cos(tilt), -np.sin(tilt)], [np.sin(tilt), np.cos(tilt)]])
     outlines = [points @ rotation.T * (diameter / 2) for points in SHAPES[name]]
     low, high = outlines[0].min(0), outlines[0].max(0)
-    room = np.array([width, height]) - 4 - (high - low)
-    centre = 2 - low + rng.random(2) * room
+    centre = 2 - low + rng.random(2) * (np.array([width, height]) - 4 - (high - low))
     box = np.concatenate([low + centre, high + centre])
     if any(_iou(box, other["box"]) > MAX_IOU for other in objects):
         return None
 
     corner = np.floor(box[:2]).astype(int) - 1
     extent = np.ceil(box[2:]).astype(int) + 1 - corner
-    alpha = _coverage([points + centre - corner for points in outlines], extent)
-    window = owner[corner[1] : corner[1] + extent[1], corner[0] : corner[0] + extent[0]]
-    hidden_now = window[alpha > 0.5]
-    for other in objects:
-        left = int((owner == other["id"]).sum()) - int((hidden_now == other["id"]).sum())
-        if left < MIN_VISIBLE * areas[other["id"]]:
+    patch = _Patch(int(corner[0]), int(corner[1]), _coverage([p + centre - corner for p in outlines], extent))
+    lost = patch.window(owner)[patch.inside]
+    for other, area in zip(objects, areas, strict=True):
+        if int((owner == other["id"]).sum()) - int((lost == other["id"]).sum()) < MIN_VISIBLE * area:
             return None
-    paint = _paint(rng, color, texture, tilt, diameter, extent, centre - corner)
     obj = {
         "class": name,
         "attributes": [color, texture],
@@ -198,7 +216,7 @@ def _place(rng, height, width, objects, owner, areas):
         "box": [round(float(v), 2) for v in box],
         "visible": 1.0,
     }
-    return obj, alpha, corner, paint
+    return obj, patch, _paint(rng, color, texture, tilt, diameter, extent, centre - corner)
 
 
 def _coverage(outlines: Sequence[np.ndarray], extent: np.ndarray) -> np.ndarray:
@@ -232,22 +250,6 @@ def _paint(rng, color: str, texture: str, tilt: float, diameter: float, extent: 
     direction = rng.uniform(0, 2 * np.pi)
     light = 1 + rng.uniform(0, 0.12) * (x * np.cos(direction) + y * np.sin(direction)) / (diameter / 2)
     return (base * (1 - weight) + second * weight) * light[..., None].astype(np.float32)
-
-
-def _composite(canvas: np.ndarray, alpha: np.ndarray, corner: np.ndarray, paint: np.ndarray) -> None:
-    """Lay the painted window over the canvas, in place."""
-    (x, y), (h, w) = corner, alpha.shape
-    window = canvas[y : y + h, x : x + w]
-    window += alpha[..., None] * (paint - window)
-
-
-def _claim(owner: np.ndarray, alpha: np.ndarray, corner: np.ndarray, index: int) -> tuple[int, list[int]]:
-    """Mark the pixels the new object covers as its own; returns how many they are and whose they were."""
-    (x, y), (h, w) = corner, alpha.shape
-    window, inside = owner[y : y + h, x : x + w], alpha > 0.5
-    below = [int(other) for other in np.unique(window[inside]) if other >= 0]
-    window[inside] = index
-    return int(inside.sum()), below
 
 
 def _expose(rng: np.random.Generator, canvas: np.ndarray) -> np.ndarray:
