@@ -108,7 +108,7 @@ def draw_regions(
 
 
 def _draw_labels(draw: ImageDraw.ImageDraw, rows: list[Row], frames: list[Rectangle], size: tuple[int, int]) -> None:
-    font = ImageFont.load_default(max(12, round(max(size) / 60)))
+    font = ImageFont.load_default(max(12, round(max(size) / 46)))
     pad = max(2, round(max(size) / 320))
     placed: list[Rectangle] = []
     for row, frame in zip(rows, frames, strict=True):

@@ -29,7 +29,7 @@ dd { margin: 0; overflow-wrap: anywhere; }
 main { display: grid; gap: 1.25rem; grid-template-columns: repeat(auto-fill, minmax(min(100%, 22rem), 1fr));
   align-items: start; }
 figure { margin: 0; overflow: hidden; border: 1px solid var(--line); border-radius: 10px; background: var(--card); }
-figure img { display: block; width: 100%; height: auto; background: var(--line); }
+figure img { display: block; width: 100%; aspect-ratio: 4 / 3; object-fit: contain; background: var(--line); }
 figcaption { padding: .7rem .9rem; }
 .key { font-weight: 600; overflow-wrap: anywhere; }
 .size, summary { color: var(--soft); font-size: .86rem; }
