@@ -260,7 +260,7 @@ def _data_size(env: lmdb.Environment) -> int:
 def _refuse_cut(path: Path, env: lmdb.Environment) -> None:
     """Reading a page behind the end of the file would kill the process.
 
-    LMDB need not write unused pages at the end, so a file that is short is refused only if another process cannot read it.
+    LMDB need not write unused pages at the end: a short file is refused only if another process cannot read it.
     """
     size, expected = os.path.getsize(path), _data_size(env)
     if size < expected and probe(path).problems:

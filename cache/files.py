@@ -14,6 +14,7 @@ from .errors import DiskError
 
 TEMPORARY = ".tmp"  # suffix of a file that is not complete yet; swept when a writer opens the store
 _DISK = {errno.ENOSPC: "is full", errno.EDQUOT: "has no quota left", errno.EIO: "fails", errno.EROFS: "is read-only"}
+_LITTLE = 1 << 20
 
 
 def replace_file(path: Path, *parts) -> None:
@@ -67,8 +68,10 @@ def disk_errors(path: Path) -> Iterator[None]:
             raise
         disk = mount_point(path)
         stat = os.statvfs(disk)
+        free = stat.f_bavail * stat.f_frsize
+        full = code == errno.EIO and free < _LITTLE  # what LMDB says when a write ends early
         raise DiskError(
-            f"the disk at {disk} {_DISK[code]} ({stat.f_bavail * stat.f_frsize:,} bytes free): cannot write {path} "
+            f"the disk at {disk} {_DISK[errno.ENOSPC if full else code]} ({free:,} bytes free): cannot write {path} "
             f"({error}); what was committed before is intact, make room and run the same line again"
         ) from error
 

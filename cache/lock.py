@@ -13,6 +13,7 @@ import weakref
 from pathlib import Path
 
 from .errors import DiskError, StoreLocked
+from .files import disk_errors
 
 FILE = "writer.lock"
 _HELD: weakref.WeakSet[WriterLock] = weakref.WeakSet()
@@ -23,13 +24,14 @@ class WriterLock:
 
     Raises:
         StoreLocked: another writer, of this or another process, holds it; names it.
-        DiskError: the file system has no locks.
+        DiskError: the file system has no locks, is full or failing.
     """
 
     def __init__(self, store: Path):
         self.path = store / FILE
         while True:
-            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            with disk_errors(self.path):
+                fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             try:
                 self._lock(fd)
                 if self._is_current(fd):
@@ -40,8 +42,13 @@ class WriterLock:
             os.close(fd)  # the former holder removed the file between our open and our lock
         self._close = weakref.finalize(self, os.close, fd)
         _HELD.add(self)
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, json.dumps(_holder()).encode(), 0)
+        try:
+            with disk_errors(self.path):
+                os.ftruncate(fd, 0)
+                os.pwrite(fd, json.dumps(_holder()).encode(), 0)
+        except BaseException:
+            self.release()
+            raise
 
     def _lock(self, fd: int) -> None:
         try:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +29,14 @@ def make_regions(key: str, n: int = 3, d: int = 8, salt: int = 0, extras: bool =
             source_digest=xxhash.xxh3_128_digest(f"{key} {salt}".encode()),
         )
     return Regions(key, 640, 480, boxes, rng.normal(size=(n, d)).astype(dtype), **optional)
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """In memory, where there is such a file system: stores sync their files all the time."""
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=memory, ignore_cleanup_errors=True) as directory:
+        yield Path(directory)
 
 
 @pytest.fixture

@@ -1,0 +1,538 @@
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cache import (
+    DiskError,
+    Failure,
+    InvalidRegions,
+    StoreLocked,
+    StoreMismatch,
+    StoreWriter,
+    UsageError,
+    WriteResult,
+    environment,
+    open_store,
+    read_fingerprint,
+)
+from cache.environment import LOCK_SUFFIX
+from cache.manifest import Manifest
+from cache.verify import digest, verify
+
+
+def keys(path) -> list[str]:
+    return sorted(open_store(path).keys())
+
+
+def states(path) -> dict[str, str]:
+    store = open_store(path)
+    return {key: "record" for key in store.keys()} | {f.key: f.kind for f in store.failures()}
+
+
+def failed(key: str, kind: str = "missing") -> Failure:
+    return Failure(key, kind, "m")
+
+
+def test_write_and_read(tmp_path, make, same):
+    path = tmp_path / "a.roi"
+    with StoreWriter(path, "float32", {"x": 1}, {"classes": ["c"]}, {"device": "cpu"}) as writer:
+        assert writer.write([make("a"), make("b", n=0)], [failed("c")]) == WriteResult(2, 0, 1)
+        assert writer.write([], []) == WriteResult(0, 0, 0)
+        assert writer.states(["a", "c", "d"]) == ["record", failed("c"), None]
+        assert writer.source_digest("a") == make("a").source_digest
+        assert writer.source_digest("c") is writer.source_digest("d") is None
+    store = open_store(path)
+    assert same(store["a"], make("a")) and same(store["b"], make("b", n=0)) and list(store.failures()) == [failed("c")]
+    manifest = store.manifest
+    assert (manifest.dim, manifest.feature_dtype, manifest.fingerprint) == (8, "float32", {"x": 1})
+    assert manifest.vocabularies == {"classes": ["c"]} and manifest.shards[0].provenance == ({"device": "cpu"},)
+    assert sorted(os.listdir(path)) == ["index.idx", "manifest.json", "shard-00000.idx", "shard-00000.lmdb"]
+    assert verify(path).ok
+
+
+def test_full_shards_are_sealed(tmp_path, make, same):
+    path = tmp_path / "a.roi"
+    with StoreWriter(path, "float32", shard_size=60_000) as writer:
+        for i in range(40):
+            writer.write([make(f"{i:03}")], [failed(f"f{i}")])
+        assert len(writer.manifest.sealed) > 2 and len(writer.manifest.open) == 1
+        assert (path / "index.idx").exists()
+    manifest = Manifest.load(path)
+    assert not manifest.open and sum(s.records for s in manifest.shards) == 40
+    assert [s.number for s in manifest.shards] == list(range(len(manifest.shards)))
+    store = open_store(path)
+    assert all(same(store[f"{i:03}"], make(f"{i:03}")) for i in range(40)) and len(list(store.failures())) == 40
+    assert verify(path).ok
+
+
+# (what is done before, on_duplicate, records and failures of the call) -> states, counts or None for refusal.
+# Keys: R has a record, F a failure, N nothing.
+RULES = [
+    ("drop", ["R", "F", "N"], [], {"R": "record", "F": "record", "N": "record"}, (2, 1, 0)),
+    ("drop", [], ["R", "F", "N"], {"R": "record", "F": "timeout", "N": "timeout"}, (0, 1, 2)),
+    ("replace", ["R", "F", "N"], [], {"R": "record", "F": "record", "N": "record"}, (3, 0, 0)),
+    ("replace", [], ["R", "F", "N"], {"R": "timeout", "F": "timeout", "N": "timeout"}, (0, 0, 3)),
+    ("error", ["F", "N"], [], {"R": "record", "F": "record", "N": "record"}, (2, 0, 0)),
+    ("error", [], ["F", "N"], {"R": "record", "F": "timeout", "N": "timeout"}, (0, 0, 2)),
+    ("error", ["N", "R"], [], {"R": "record", "F": "missing"}, None),
+    ("error", ["N"], ["R"], {"R": "record", "F": "missing"}, None),
+]
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+@pytest.mark.parametrize("on_duplicate, records, failures, expected, counts", RULES)
+def test_state_rule(tmp_path, make, same, sealed, on_duplicate, records, failures, expected, counts):
+    path = tmp_path / "a.roi"
+    with StoreWriter(path, "float32") as writer:
+        writer.write([make("R")], [failed("F")])
+        if sealed:
+            writer.seal()
+        batch = [make(key, salt=1) for key in records], [failed(key, "timeout") for key in failures]
+        if counts is None:
+            with pytest.raises(InvalidRegions, match="'R'.*already") as error:
+                writer.write(*batch, on_duplicate)
+            assert error.value.kind == "duplicate_key"
+        else:
+            assert writer.write(*batch, on_duplicate) == WriteResult(*counts)
+        assert states(path) == expected
+    assert states(path) == expected and verify(path).ok
+    salt = int("R" in records and on_duplicate == "replace")
+    if expected["R"] == "record":
+        assert same(open_store(path)["R"], make("R", salt=salt))
+    (path / "index.idx").unlink()
+    assert states(path) == expected
+
+
+def test_duplicates_within_a_call(tmp_path, make, same):
+    path = tmp_path / "a.roi"
+    twice = [make("a"), make("a", salt=1), make("b")], [failed("b"), failed("c"), failed("c", "timeout")]
+    with StoreWriter(path, "float32") as writer:
+        with pytest.raises(InvalidRegions):
+            writer.write(*twice)
+        assert states(path) == {}
+        assert writer.write(*twice, "drop") == WriteResult(2, 3, 1)
+        assert same(open_store(path)["a"], make("a"))
+        assert writer.write(*twice, "replace") == WriteResult(2, 3, 1)
+        assert same(open_store(path)["a"], make("a", salt=1))
+    assert states(path) == {"a": "record", "b": "record", "c": "timeout"}
+
+
+def test_a_replacing_failure_and_what_may_follow(tmp_path, make):
+    """Record, then a marked failure, then a record again, each in a shard of its own."""
+    path = tmp_path / "a.roi"
+    with StoreWriter(path) as writer:
+        writer.write([make("a")])
+        writer.seal()
+        writer.write([], [failed("a")], "replace")
+        writer.seal()
+        assert states(path) == {"a": "missing"} and writer.states(["a"]) == [failed("a")]
+        writer.write([make("a")], on_duplicate="drop")
+        assert states(path) == {"a": "record"}
+    assert states(path) == {"a": "record"} and len(open_store(path)) == 1
+
+
+def test_a_mark_stays_when_the_state_changes_in_the_same_shard(tmp_path, make, same):
+    path = tmp_path / "a.roi"
+    with StoreWriter(path, "float32") as writer:
+        writer.write([make("a")])
+        writer.seal()
+        writer.write([], [failed("a")], "replace")
+        writer.write([make("a", salt=1)], on_duplicate="drop")
+    assert same(open_store(path)["a"], make("a", salt=1))
+
+
+def test_values_that_overflow_become_failures(tmp_path, make):
+    path = tmp_path / "a.roi"
+    large = make("big").replace(features=np.full((3, 8), 70000, np.float32))
+    with StoreWriter(path, "float16") as writer:
+        assert writer.write([make("a"), large], [failed("b")]) == WriteResult(1, 0, 2)
+        (_, failure) = writer.states(["a", "big"])
+        assert failure.kind == "value_range" and "65504" in failure.message
+    assert states(path) == {"a": "record", "b": "missing", "big": "value_range"}
+
+
+@pytest.mark.parametrize("key", ["k" * 511, "\u00e9" * 255, "k"])
+def test_keys_that_fit(tmp_path, make, key):
+    with StoreWriter(tmp_path / "a.roi") as writer:
+        writer.write([make(key)])
+        writer.write([], [failed(key[1:] + "x")])
+    assert states(tmp_path / "a.roi") == {key: "record", key[1:] + "x": "missing"}
+
+
+@pytest.mark.parametrize("key, size", [("k" * 512, 512), ("\u00e9" * 256, 512), ("", 0)])
+def test_keys_that_do_not_fit(tmp_path, make, key, size):
+    with StoreWriter(tmp_path / "a.roi") as writer:
+        for batch in ([make("fine"), make(key)], []), ([make("fine")], [failed(key)]):
+            with pytest.raises(InvalidRegions, match=f"{size} bytes, allowed are 1 to 511") as error:
+                writer.write(*batch)
+            assert error.value.kind == "key_invalid"
+        assert writer.states([key]) == [None]
+    assert keys(tmp_path / "a.roi") == []
+
+
+def test_keys_are_any_text(tmp_path, make, same):
+    odd = ["a b", "\n", "\0", "\u202e", "[bold]x", "\U0001f600", "../..", "a" * 511, "A", "a", "\u00e9", "e\u0301"]
+    with StoreWriter(tmp_path / "a.roi", "float32") as writer:
+        writer.write([make(key) for key in odd])
+    store = open_store(tmp_path / "a.roi")
+    assert sorted(store.keys()) == sorted(odd) and all(same(store[key], make(key)) for key in odd)
+
+
+def test_lone_surrogates_are_refused(tmp_path, make):
+    regions = make("a").copy()
+    object.__setattr__(regions, "key", "\udcff")
+    with StoreWriter(tmp_path / "a.roi") as writer:
+        with pytest.raises(InvalidRegions, match="percent-escape"):
+            writer.write([regions])
+        assert writer.states(["\udcff"]) == [None]
+
+
+def test_regions_that_were_spoilt_after_they_were_built(tmp_path, make):
+    regions = make("a").copy()
+    regions.boxes[0, 2] = -1e6
+    with StoreWriter(tmp_path / "a.roi") as writer:
+        with pytest.raises(InvalidRegions, match="x2 < x1"):
+            writer.write([make("b"), regions])
+    assert keys(tmp_path / "a.roi") == []
+
+
+def test_one_dimension_a_store(tmp_path, make):
+    path = tmp_path / "a.roi"
+    with StoreWriter(path) as writer:
+        with pytest.raises(StoreMismatch, match="'b'.*dimension 9.*8"):
+            writer.write([make("a", d=8), make("b", d=9)])
+        writer.write([make("a", d=8)])
+    with StoreWriter(path) as writer:
+        with pytest.raises(StoreMismatch, match="dimension 9"):
+            writer.write([make("b", n=0, d=9)])
+    assert keys(path) == ["a"]
+
+
+def test_fingerprints(tmp_path, make):
+    path = tmp_path / "a.roi"
+    assert read_fingerprint(path) is None
+    mine = {"model": "m", "nms": 0.5, "boxes": None, "swap": True}
+    with StoreWriter(path, "float32", {"other": 1}):
+        pass  # a store that holds nothing fits every job
+    assert read_fingerprint(path) is None
+    with StoreWriter(path, "float16", mine, {"classes": ["a", "b"]}) as writer:
+        writer.write([make("a")])
+    assert read_fingerprint(path) == mine
+    with StoreWriter(path) as writer:
+        assert writer.manifest.fingerprint == mine
+    StoreWriter(path, "float16", dict(reversed(mine.items())), {"classes": ["a", "b"]}).close()
+    other = {"model": "n", "nms": 0.5, "boxes": 3, "new": 1}
+    with pytest.raises(StoreMismatch) as error:
+        StoreWriter(path, "float32", other, {"classes": ["a", "c"]})
+    differences = [
+        "feature_dtype is 'float16' in the store, 'float32' here",
+        "model is 'm' in the store, 'n' here",
+        "boxes is None in the store, 3 here",
+        "new is '(absent)' in the store, 1 here",
+        "swap is True in the store, '(absent)' here",
+        "the vocabulary of classes has 2 names in the store, 2 here, and differs at 1: ['b'] in the store, ['c'] here",
+    ]
+    assert all(part in str(error.value) for part in differences)
+    assert "nms" not in str(error.value) and error.value.exit_code == 78
+    StoreWriter(path, "float16", mine).close()
+
+
+def test_provenance_is_recorded_and_never_refused(tmp_path, make):
+    path = tmp_path / "a.roi"
+    for device in ("cpu", "cuda", "cuda"):
+        writer = StoreWriter(path, provenance={"device": device})
+        writer.write([make(f"{device}{len(keys(path))}")])
+        with pytest.raises(RuntimeError), writer:
+            raise RuntimeError
+    StoreWriter(path).close()
+    assert Manifest.load(path).shards[0].provenance == ({"device": "cpu"}, {"device": "cuda"})
+
+
+@pytest.mark.parametrize("arguments", [{"feature_dtype": "float64"}, {"shard_size": 0}])
+def test_wrong_use(tmp_path, arguments):
+    with pytest.raises(UsageError):
+        StoreWriter(tmp_path / "a.roi", **arguments)
+    assert not (tmp_path / "a.roi").exists()
+    with StoreWriter(tmp_path / "a.roi") as writer, pytest.raises(UsageError):
+        writer.write([], on_duplicate="ignore")
+    for use in (lambda: writer.write([]), lambda: writer.states([]), writer.seal):
+        with pytest.raises(UsageError, match="closed"):
+            use()
+    writer.close()
+
+
+def test_an_exception_leaves_the_shard_open_for_the_next_writer(tmp_path, make):
+    path = tmp_path / "a.roi"
+    with pytest.raises(KeyboardInterrupt), StoreWriter(path) as writer:
+        writer.write([make("a")])
+        raise KeyboardInterrupt
+    assert [s.state for s in Manifest.load(path).shards] == ["open"] and keys(path) == ["a"]
+    with StoreWriter(path) as writer:
+        assert writer.states(["a"]) == ["record"]
+        writer.write([make("b")])
+    assert [(s.state, s.records) for s in Manifest.load(path).shards] == [("sealed", 2)]
+
+
+def test_nothing_written_leaves_no_shard(tmp_path, make):
+    path = tmp_path / "a.roi"
+    StoreWriter(path).close()
+    assert os.listdir(path) == ["manifest.json"] and keys(path) == [] and verify(path).ok
+    with StoreWriter(path) as writer, pytest.raises(InvalidRegions):
+        writer.write([make("a"), make("a")])
+    assert os.listdir(path) == ["manifest.json"]
+
+
+def test_an_empty_open_shard_is_removed(tmp_path, make, monkeypatch):
+    path = tmp_path / "a.roi"
+    with StoreWriter(path) as writer:
+        with monkeypatch.context() as patch:
+            patch.setattr(environment.Environment, "write", lambda self, fill: (_ for _ in ()).throw(DiskError("full")))
+            with pytest.raises(DiskError):
+                writer.write([make("a")])
+        reader = open_store(path)
+        assert len(reader) == 0 and len(Manifest.load(path).open) == 1
+    assert os.listdir(path) == ["manifest.json"] and len(reader) == 0 and reader.get("a") is None
+    with StoreWriter(path) as writer:
+        writer.write([make("a")])
+    assert reader["a"].key == "a"
+
+
+def test_the_second_writer_is_refused(tmp_path, make):
+    path = tmp_path / "a.roi"
+    with StoreWriter(path) as writer:
+        with pytest.raises(StoreLocked, match=f"process {os.getpid()}"):
+            StoreWriter(path)
+        writer.write([make("a")])
+    StoreWriter(path).close()
+
+
+def test_a_forked_child_cannot_write(tmp_path, make):
+    with StoreWriter(tmp_path / "a.roi") as writer:
+        writer.write([make("a")])
+        pid = os.fork()
+        if pid == 0:
+            try:
+                writer.write([make("b")])
+            except UsageError:
+                writer.__exit__(UsageError)
+                os._exit(0)
+            os._exit(1)
+        assert os.waitpid(pid, 0)[1] == 0
+        with pytest.raises(StoreLocked):
+            StoreWriter(tmp_path / "a.roi")
+        writer.write([make("c")])
+    assert keys(tmp_path / "a.roi") == ["a", "c"]
+
+
+def test_one_write_larger_than_the_map(tmp_path, make, monkeypatch):
+    monkeypatch.setattr(environment, "MAP_SLACK", 1 << 16)
+    path = tmp_path / "a.roi"
+    reader = None
+    with StoreWriter(path, "float32", shard_size=1 << 16) as writer:
+        writer.write([make("first")])
+        reader = open_store(path)
+        first = reader["first"]
+        before = first.features.copy()
+        writer.write([make(f"k{i}", d=8) for i in range(500)])
+        assert np.array_equal(first.features, before) and len(reader) == 501
+    assert np.array_equal(first.features, before) and len(open_store(path)) == 501 and verify(path).ok
+
+
+# -- disks
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(disk)], capture_output=True).returncode:
+        pytest.skip("mounting is not permitted here")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_a_full_disk(small_disk, make, same):
+    path = small_disk / "a.roi"
+    done = []
+    writer = StoreWriter(path, "float32", shard_size=400_000)
+    with pytest.raises(DiskError, match=rf"the disk at {small_disk} is full .*bytes free.*run the same line") as error:
+        for i in range(10_000):
+            writer.write([make(f"{i}", n=10, d=100)])
+            done.append(f"{i}")
+    assert error.value.exit_code == 74 and len(done) > 100
+    assert keys(path) == sorted(done)
+    with pytest.raises(DiskError):
+        for i in range(100):
+            writer.write([make(f"again{i}", n=10, d=100)])
+            done.append(f"again{i}")
+    with suppress(DiskError):  # the index of the last shard may just fit
+        writer.close()
+    assert verify(path).problems == [] and keys(path) == sorted(done)
+    subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
+    with StoreWriter(path, "float32") as writer:
+        assert writer.states(done) == ["record"] * len(done)
+        writer.write([make("more", n=10, d=100)])
+    assert verify(path).ok and keys(path) == sorted([*done, "more"])
+    store = open_store(path)
+    assert all(same(store[key], make(key, n=10, d=100)) for key in done)
+
+
+def test_a_disk_without_room_for_a_store(small_disk):
+    (small_disk / "filler").write_bytes(bytes(3 << 20))
+    with pytest.raises(DiskError, match=str(small_disk)):
+        StoreWriter(small_disk / "a.roi")
+
+
+@pytest.mark.parametrize("step", ["index.idx", "shard-00000.idx", "manifest.json"])
+def test_a_disk_that_fails_while_sealing(tmp_path, make, monkeypatch, step):
+    """Each file of a seal in turn cannot be written: what is committed stays, and the next try succeeds."""
+    path = tmp_path / "a.roi"
+    writer = StoreWriter(path, "float32")
+    writer.write([make("a")])
+    reader = open_store(path)
+    assert reader["a"].key == "a"
+    replace = os.replace
+
+    def fail(source, target):
+        if Path(target).name == step:
+            raise OSError(5, "Input/output error")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(DiskError, match="fails"):
+        writer.seal()
+    assert reader["a"].key == "a" and keys(path) == ["a"] and verify(path).problems == []
+    monkeypatch.undo()
+    assert writer.write([make("b")]) == WriteResult(1, 0, 0)
+    assert reader["b"].key == "b"
+    writer.close()
+    assert keys(path) == ["a", "b"] and verify(path).ok and not list(path.glob("*.tmp"))
+
+
+# -- kills
+
+
+def write_all(path: Path, make, count: int, say) -> None:
+    """What the killed child does: continue the store, a unit a transaction, shards of a few units."""
+    with StoreWriter(path, "float16", {"x": 1}, shard_size=40_000) as writer:
+        found = writer.states([f"key/{i}" for i in range(count)])
+        todo = [i for i, state in enumerate(found) if state is None]
+        for start in range(0, len(todo), 4):
+            unit = todo[start : start + 4]
+            records = [make(f"key/{i}", d=40) for i in unit if i % 7]
+            failures = [failed(f"key/{i}") for i in unit if i % 7 == 0]
+            assert writer.write(records, failures) == WriteResult(len(records), 0, len(failures))
+            say(unit)
+
+
+def write_until_killed(path: Path, make, count: int, units: int, delay: float) -> set[int]:
+    """Kill a child `delay` seconds after it has committed some units; what it said to have committed."""
+    out, into = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(out)
+        try:
+            write_all(path, make, count, lambda unit: os.write(into, (json.dumps(unit) + "\n").encode()))
+        finally:
+            os._exit(0)
+    os.close(into)
+    with open(out) as lines:
+        told = list(islice(lines, units))
+        time.sleep(delay)
+        os.kill(child, signal.SIGKILL)
+        told += lines
+    os.waitpid(child, 0)
+    return {i for line in told if line.endswith("]\n") for i in json.loads(line)}
+
+
+def check_kills(tmp_path: Path, make, rounds: int, seed: int, count: int) -> None:
+    rng = random.Random(seed)
+    path, committed = tmp_path / "killed.roi", set()
+    for _ in range(rounds):
+        committed |= write_until_killed(path, make, count, rng.randint(0, count // 3 // rounds), rng.uniform(0, 0.05))
+        if (path / "manifest.json").exists():
+            assert committed <= {int(key[4:]) for key in states(path)}
+            if Manifest.load(path).open == ():
+                assert verify(path).problems == []
+    write_all(path, make, count, lambda unit: None)
+    assert {int(key[4:]) for key in states(path)} == set(range(count))
+    whole = tmp_path / "whole.roi"
+    write_all(whole, make, count, lambda unit: None)
+    assert digest(path) == digest(whole) and states(path) == states(whole)
+    manifest = Manifest.load(path)
+    assert sum(s.records + s.failures for s in manifest.shards) == count and not manifest.open
+    files = {name for s in manifest.shards for name in (s.file, s.index_file)}
+    assert set(os.listdir(path)) == {"manifest.json", "index.idx", *files} and verify(path).ok
+
+
+def test_killed_writers(tmp_path, make):
+    check_kills(tmp_path, make, rounds=20, seed=0, count=400)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_killed_writers_often(tmp_path, make, seed):
+    check_kills(tmp_path, make, rounds=40, seed=seed, count=1600)
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_a_kill_at_every_step_of_the_file_system(tmp_path, make, monkeypatch):
+    """Stop a writer for good before each of its renames, removals and syncs in turn; the next one must go on."""
+    source = tmp_path / "source.roi"
+    with pytest.raises(RuntimeError), StoreWriter(source, "float32") as writer:
+        writer.write([make("a")])
+        writer.seal()
+        writer.write([make("b")], [failed("c")])
+        raise RuntimeError
+    expected = {"a": "record", "b": "record", "c": "missing"}
+    step, finished = 0, False
+    while not finished:
+        step += 1
+        path = tmp_path / f"{step}.roi"
+        shutil.copytree(source, path)
+        with monkeypatch.context() as patch:
+            finished = stop_at(patch, step, lambda p=path: StoreWriter(p, "float32").close())
+        assert states(path) == expected and verify(path).problems == []
+        with StoreWriter(path, "float32") as writer:
+            assert writer.write([make("b"), make("d")], [failed("c")], "drop") == WriteResult(1, 1, 1)
+        assert states(path) == {**expected, "d": "record"} and verify(path).ok
+        assert not [name for name in os.listdir(path) if name.endswith((".tmp", LOCK_SUFFIX, ".lock"))]
+        shutil.rmtree(path)
+    assert step > 10
+
+
+def stop_at(patch, step: int, run) -> bool:
+    """Run until the step-th change of the file system; whether it ended before."""
+    count = [0]
+
+    def counted(function):
+        def call(*args, **kwargs):
+            count[0] += 1
+            if count[0] >= step:
+                raise Killed
+            return function(*args, **kwargs)
+
+        return call
+
+    for owner, name in ((os, "replace"), (os, "fsync"), (os, "ftruncate"), (Path, "unlink"), (os, "posix_fallocate")):
+        patch.setattr(owner, name, counted(getattr(owner, name)))
+    try:
+        run()
+        return True
+    except Killed:
+        return False
