@@ -81,7 +81,8 @@ def run_extract(options: ExtractOptions, load: Callable[[Choices], Model] = load
     stored = read_fingerprint(options.output)
     choices = _resolve(options, preset, stored or {})
     weights_path(preset, options.weights)
-    log.info("extract %s into %s with %s", options.source, options.output, preset.name)
+    store = printable(options.output)
+    log.info("extract %s into %s with %s", printable(options.source), store, preset.name)
     tally, model = Tally(), None
     with Drain() as drain, closing(Listing(source, options.limit)) as listing, Progress(tally, options.quiet):
         while not (listing.peek(0.2) or listing.exhausted or drain.requested):
@@ -98,14 +99,15 @@ def run_extract(options: ExtractOptions, load: Callable[[Choices], Model] = load
                     model = model or load(choices)
                     writer.provenance = _provenance(options, source, choices, model)
                     LocalEngine(model, choices.threads, drain).run(work)
-    if not drain.requested:
+    stopped = drain.requested and not tally.finished
+    if not stopped:
         _name_first_inputs(source, tally)
-    verdict, exit_code = judge(tally, parse_allowance(options.max_failures), options.output, drain.requested)
+    verdict, exit_code = judge(tally, parse_allowance(options.max_failures), store, stopped)
     log.info("exit code %d: %s", exit_code, verdict)
     return Summary.of(
         tally,
-        source=options.source,
-        store=options.output,
+        source=printable(options.source),
+        store=store,
         model=preset.name,
         engine=options.engine,
         device=str(model.device) if model else None,

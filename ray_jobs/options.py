@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from cache import UsageError
-from cache.keys import FILE_KEY_RULES
+from cache.keys import FILE_KEY_RULES, printable
 from cache.regions import FEATURE_DTYPES
 
 from .tally import Allowance
@@ -81,21 +81,26 @@ class ExtractOptions:
         self._check_output()
 
     def _check_output(self) -> None:
-        if not self.output:
+        name = printable(self.output)
+        if not name:
             raise UsageError("the store's name (-o) is empty")
-        if "://" in self.output:
-            raise UsageError(f"-o {self.output}: a store is written to a local folder")
+        if name != self.output:
+            raise UsageError(f"-o {name}: the name of a store must be valid unicode")
+        if "://" in name:
+            raise UsageError(f"-o {name}: a store is written to a local folder")
         if os.path.lexists(self.output) and not os.path.isdir(self.output):
-            raise UsageError(f"-o {self.output} is a file; a store is a folder, such as photos.roi")
+            raise UsageError(f"-o {name} is a file; a store is a folder, such as photos.roi")
         source, output = os.path.realpath(self.source), os.path.realpath(self.output)
         if source == output:
-            raise UsageError(f"-o {self.output} is the folder of the images; choose another name, such as photos.roi")
+            raise UsageError(f"-o {name} is the folder of the images; choose another name, such as photos.roi")
         if output.startswith(source + os.sep) and not output.endswith(".roi"):
-            raise UsageError(f"-o {self.output} lies in SOURCE and would be listed; let its name end in .roi")
+            raise UsageError(f"-o {name} lies in SOURCE and would be listed; let its name end in .roi")
 
     @property
     def num_threads(self) -> int:
-        return self.threads or len(os.sched_getaffinity(0))
+        if self.threads:
+            return self.threads
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def parse_size(text: int | str) -> int:

@@ -51,6 +51,11 @@ class Tally:
     def done(self) -> int:
         return self.records + self.failed
 
+    @property
+    def finished(self) -> bool:
+        """Whether every input of the whole listing has its state."""
+        return self.complete and self.done == self.listed
+
     def fail(self, failure: Failure) -> None:
         self.failures[failure.kind] += 1
         if len(self.examples) < MOST_EXAMPLES:

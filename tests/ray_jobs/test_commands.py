@@ -147,6 +147,17 @@ def test_what_a_new_user_reads(cli, photos, tmp_path):
         assert part in out
 
 
+def test_names_that_are_no_text(cli, photos, tmp_path):
+    folder = os.fsdecode(bytes(tmp_path) + b"/caf\xe9")
+    os.rename(photos(2), folder)
+    code, out, err = cli(folder, "-o", tmp_path / "s.roi", "--log-file", tmp_path / "log", "--json")
+    assert (code, err) == (0, "") and json.loads(out)["source"].endswith("caf%E9")
+    assert "caf%E9" in (tmp_path / "log").read_text()
+    assert open_store(str(tmp_path / "s.roi")).manifest.shards[0].provenance[0]["path"].endswith("caf%E9")
+    code, _, err = cli(folder, "-o", folder + ".roi")
+    assert code == 2 and "caf%E9.roi" in err
+
+
 def test_quiet_says_only_what_is_wrong(cli, photos, tmp_path):
     assert cli(photos(1), "-o", tmp_path / "s.roi", "--quiet") == (0, "", "")
     (tmp_path / "none").mkdir()
