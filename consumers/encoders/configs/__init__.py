@@ -1,0 +1,1 @@
+"""One module per encoder, each with a `CONFIG`; a new file here is a new encoder."""

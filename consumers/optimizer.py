@@ -1,0 +1,74 @@
+"""The optimiser and schedule that the published encoders were fine-tuned with (pytorch_transformers 1.1's AdamW)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import nn
+
+
+class AdamW(torch.optim.AdamW):
+    """Adam with bias correction whose epsilon is added before the correction and whose decay follows the step.
+
+    One step at learning rate a: p <- (p - a sqrt(1 - b2^t) / (1 - b1^t) * m / (sqrt(v) + eps)) * (1 - a * decay).
+    It runs on torch's fused kernel, which adds epsilon after the correction and decays first: an epsilon of
+    eps / sqrt(1 - b2^t), a rate of a * (1 - a * decay) and a decay of decay / (1 - a * decay) make the two equal.
+    """
+
+    def __init__(
+        self,
+        params: Iterable,
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 1e-4,
+    ):
+        super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, fused=True)
+        self.steps = 0
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        self.steps += 1
+        given = [(group["lr"], group["eps"], group["weight_decay"]) for group in self.param_groups]
+        for group, (lr, eps, decay) in zip(self.param_groups, given, strict=True):
+            kept = 1 - lr * decay
+            group["lr"], group["weight_decay"] = lr * kept, decay / kept
+            group["eps"] = eps / (1 - group["betas"][1] ** self.steps) ** 0.5
+        try:
+            return super().step(closure)
+        finally:
+            for group, (lr, eps, decay) in zip(self.param_groups, given, strict=True):
+                group["lr"], group["eps"], group["weight_decay"] = lr, eps, decay
+
+    def state_dict(self) -> dict:
+        return super().state_dict() | {"steps": self.steps}
+
+    def load_state_dict(self, state_dict: Mapping) -> None:
+        self.steps = state_dict["steps"]
+        super().load_state_dict({key: value for key, value in state_dict.items() if key != "steps"})
+
+
+def parameter_groups(named: Mapping[str, nn.Parameter], weight_decay: float = 1e-4) -> list[dict]:
+    """Trainable parameters in a group with decay and one without, by their names in Volta (for an encoder:
+    `{names[0]: p for names, p in encoder.volta_parameters()}`).
+
+    As published, biases and the norms called LayerNorm do not decay; norms of other names do.
+    """
+    groups = [{"params": [], "weight_decay": weight_decay}, {"params": [], "weight_decay": 0.0}]
+    for name, parameter in named.items():
+        if parameter.requires_grad:
+            free = "bias" in name or "LayerNorm.weight" in name
+            groups[free]["params"].append(parameter)
+    return [group for group in groups if group["params"]]
+
+
+def warmup_linear(optimizer: torch.optim.Optimizer, warmup: float, total: int) -> torch.optim.lr_scheduler.LambdaLR:
+    """Learning rate from 0 up over `warmup` steps, then down to 0 at step `total`; the first step has rate 0."""
+
+    def factor(step: int) -> float:
+        if step < warmup:
+            return step / max(1.0, warmup)
+        return max(0.0, (total - step) / max(1.0, total - warmup))
+
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
