@@ -39,7 +39,7 @@ _NAMES = {
 }
 _HOME = {name: package for package, names in _NAMES.items() for name in names.split()}
 
-__all__ = ["__version__", "main", *_HOME]  # noqa: PLE0604
+__all__ = ["__version__", "main", *_HOME]
 
 
 def __getattr__(name: str) -> Any:
@@ -158,9 +158,14 @@ def _log(error: Exception, args: list[str]) -> str:
     """Write the traceback to --log-file when the command line names one, else to a new file; return its path."""
     text = f"roivault {__version__}, Python {sys.version}\n{shlex.join(['roivault', *args])}\n"
     text += "".join(traceback.format_exception(error))
-    path = dict(zip(args, args[1:], strict=False)).get("--log-file")
+    words = [word for arg in args for word in arg.split("=", 1)]
+    path = dict(zip(words, words[1:], strict=False)).get("--log-file")
     try:
-        with open(path or tempfile.mkstemp(prefix="roivault-", suffix=".log")[1], "a", encoding="utf-8") as file:
+        with (
+            open(path, "a", encoding="utf-8")
+            if path
+            else tempfile.NamedTemporaryFile("w", prefix="roivault-", suffix=".log", delete=False, encoding="utf-8")
+        ) as file:
             file.write(text)
             return file.name
     except OSError:

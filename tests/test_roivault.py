@@ -101,9 +101,11 @@ def test_bug_ends_with_1_and_names_the_log(fails, capsys):
     assert "Traceback" in text and "ZeroDivisionError: what now" in text and "roivault try" in text
 
 
-def test_bug_goes_to_the_log_file_of_the_command_line(fails, capsys, tmp_path):
+@pytest.mark.parametrize("joined", [False, True])
+def test_bug_goes_to_the_log_file_of_the_command_line(fails, capsys, tmp_path, joined):
     log = tmp_path / "my run.log"
-    assert fails(ZeroDivisionError("what now"), "--log-file", str(log)) == 1
+    options = [f"--log-file={log}"] if joined else ["--log-file", str(log)]
+    assert fails(ZeroDivisionError("what now"), *options) == 1
     assert str(log) in capsys.readouterr().err
     assert "ZeroDivisionError" in log.read_text("utf-8")
 
