@@ -1,0 +1,370 @@
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from cache import (
+    CorruptRecord,
+    Failure,
+    MissingKeys,
+    StoreDamaged,
+    StoreMismatch,
+    StoreNotFound,
+    StoreWriter,
+    UsageError,
+    open_store,
+)
+from cache import store as module
+from cache.record import encode
+
+
+@pytest.fixture
+def build(tmp_path, make):
+    """Make a store: name -> each unit of keys in a shard of its own; the last one stays open on request."""
+
+    def build(name: str, *units: list[str], open_last: bool = False, failures=(), **options):
+        salt, d = options.pop("salt", 0), options.pop("d", 8)
+        path = tmp_path / name
+        writer = StoreWriter(path, "float32", **options)
+        for place, unit in enumerate(units):
+            writer.write([make(key, salt=salt, d=d) for key in unit], list(failures) if place == 0 else [])
+            if not (open_last and place == len(units) - 1):
+                writer.seal()
+        if open_last:
+            writer.__exit__(RuntimeError)
+        else:
+            writer.close()
+        return path
+
+    return build
+
+
+@pytest.fixture(params=["sealed", "open", "both"])
+def store(request, build):
+    units = {"sealed": [["a", "b"], ["c"]], "open": [["a", "b", "c"]], "both": [["a", "b"], ["c"]]}[request.param]
+    failures = [Failure("f", "empty", "nothing", "src")]
+    return open_store(build("s.roi", *units, open_last=request.param != "sealed", failures=failures))
+
+
+def test_reading(store, make, same):
+    assert same(store["b"], make("b")) and same(store.get("c"), make("c"))
+    assert store.get("x") is None and store.get("f", 3) == 3
+    assert [r.key for r in store.get_many(["c", "a", "c"])] == ["c", "a", "c"] and store.get_many([]) == []
+    assert [r.key for r in store.get_many(["c", "x", "f", "a"], missing="skip")] == ["c", "a"]
+    assert "a" in store and "x" not in store and "f" not in store and 3 not in store and "" not in store
+    assert len(store) == 3 and sorted(store) == sorted(store.keys()) == ["a", "b", "c"]
+    assert list(store.failures()) == [Failure("f", "empty", "nothing", "src")]
+    assert bytes(store.record("a")) == encode(make("a"), "float32")
+    store.prefetch(["a", "c", "x"])
+    assert "3 records" in repr(store)
+    with pytest.raises(UsageError):
+        store.get_many([], missing="ignore")
+
+
+def test_missing_keys_are_all_named_and_explained(store):
+    with pytest.raises(KeyError) as error:
+        store.get_many(["a", "x", "f", "y"])
+    assert isinstance(error.value, MissingKeys) and error.value.keys == ["x", "f", "y"]
+    with pytest.raises(KeyError, match="'f' failed: empty: nothing"):
+        store["f"]
+    for use in (store.location, store.record):
+        with pytest.raises(MissingKeys, match="s.roi"):
+            use("x")
+
+
+def test_near_keys_are_suggested(build):
+    store = open_store(build("s.roi", ["COCO_val2014_000000000042.jpg", "COCO_val2014_000000000139.jpg"]))
+    with pytest.raises(KeyError, match="near .*COCO_val2014_000000000042.jpg"):
+        store["COCO_val2014_00000042.jpg"]
+
+
+def test_locations(build):
+    path = build("s.roi", ["a"], ["b"], open_last=True)
+    store = open_store(path)
+    name, offset, length = store.location("a")
+    assert (path / f"{name}.lmdb").read_bytes()[offset : offset + length] == bytes(store.record("a"))
+    assert store.location("b") == ("shard-00001", None, None)
+
+
+def test_storage_order(build):
+    names = [f"{i * 7919 % 100:02}" for i in range(30)]
+    store = open_store(build("s.roi", names[:10], names[10:]))
+    places = [(shard, offset) for shard, offset, _ in map(store.location, store.keys())]
+    assert places == sorted(places) and len(places) == 30
+
+
+def test_views_of_sealed_shards_are_read_only_and_outlive_everything(build, make, same):
+    path = build("s.roi", ["a"])
+    store = open_store(path)
+    regions = store["a"]
+    assert not regions.features.flags.writeable and not regions.features.flags.owndata
+    assert all(array.ctypes.data % 64 == 0 for array in regions.arrays().values())
+    del store
+    gc.collect()
+    shutil.rmtree(path)
+    assert same(regions, make("a"))
+
+
+def test_regions_of_an_open_shard_outlive_seal_and_growth(tmp_path, make, same):
+    path = tmp_path / "s.roi"
+    with StoreWriter(path, "float32") as writer:
+        writer.write([make("a")])
+        store = open_store(path)
+        regions = store["a"]
+        writer.write([make(f"{i}") for i in range(200)])
+        assert same(regions, make("a")) and len(store) == 201
+        writer.seal()
+        assert same(store["a"], regions) and len(store) == 201
+        writer.write([make("late")])
+        assert same(store["late"], make("late"))
+    assert same(regions, make("a")) and "late" in store and len(list(store.keys())) == 202
+
+
+def test_a_snapshot_is_renewed_by_a_miss_and_by_refresh(build, tmp_path, make):
+    path = build("s.roi", ["a"])
+    store = open_store(path)
+    assert store.refresh() is False
+    with StoreWriter(path, "float32") as writer:
+        writer.write([make("b")])
+    assert len(store.manifest.shards) == 1
+    assert len(store) == 1
+    assert store["b"].key == "b"
+    assert len(store) == 2 and len(store.manifest.shards) == 2
+    with StoreWriter(path, "float32") as writer:
+        writer.write([make("c")])
+    assert store.refresh() is True and len(store) == 3
+
+
+def test_readers_beside_a_writer_in_another_process(tmp_path, make, same):
+    path = tmp_path / "s.roi"
+    StoreWriter(path, "float32").close()
+    store = open_store(path)
+    out, into = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with StoreWriter(path, "float32", shard_size=30_000) as writer:
+            for i in range(60):
+                writer.write([make(f"{i}")])
+                os.write(into, b"%d\n" % i)
+        os._exit(0)
+    os.close(into)
+    with open(out) as lines:
+        for line in lines:
+            key = line.strip()
+            assert same(store[key], make(key)) and "0" in store and len(store) > int(key)
+    assert os.waitpid(child, 0)[1] == 0
+    store.refresh()
+    assert len(store) == 60 and not store.manifest.open
+
+
+# -- processes and threads
+
+
+def read_all(store, keys):
+    return {key: store[key].features.tobytes() for key in keys}
+
+
+@pytest.mark.parametrize("open_last", [False, True])
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers(build, repo_root, method, open_last, monkeypatch):
+    path = build("s.roi", ["a", "b"], ["c"], open_last=open_last)
+    store = open_store(path)
+    expected = read_all(store, "abc")
+    monkeypatch.setenv("PYTHONPATH", str(repo_root))
+    if method == "fork":  # inherits the store object itself
+        with multiprocessing.get_context("fork").Pool(3, initializer=_inherit, initargs=(store,)) as pool:
+            assert pool.map(_read_inherited, ["abc"] * 12) == [expected] * 12
+    else:
+        code = "import pickle, sys; store = pickle.load(sys.stdin.buffer)\n"
+        code += "sys.stdout.buffer.write(pickle.dumps({k: store[k].features.tobytes() for k in 'abc'}))"
+        run = subprocess.run([sys.executable, "-c", code], input=pickle.dumps(store), capture_output=True, check=True)
+        assert pickle.loads(run.stdout) == expected
+    assert read_all(store, "abc") == expected
+
+
+_inherited = None
+
+
+def _inherit(store):
+    global _inherited
+    _inherited = store
+
+
+def _read_inherited(keys):
+    return read_all(_inherited, keys)
+
+
+def test_pickled_in_another_directory(build, tmp_path, monkeypatch):
+    build("s.roi", ["a"])
+    monkeypatch.chdir(tmp_path)
+    data = pickle.dumps(open_store("s.roi"))
+    regions = pickle.dumps(open_store("s.roi")["a"])
+    monkeypatch.chdir("/")
+    assert pickle.loads(data)["a"].key == "a" and pickle.loads(regions).key == "a"
+
+
+def test_threads(build):
+    store = open_store(build("s.roi", list("abcdef"), list("ghij"), open_last=True))
+    expected, wrong = read_all(store, "abcdefghij"), []
+
+    def work():
+        for _ in range(30):
+            if read_all(store, "abcdefghij") != expected or len(store) != 10:
+                wrong.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert not wrong
+
+
+def test_a_read_only_directory(build, tmp_path):
+    path = build("s.roi", ["a"], ["b"], open_last=True)
+    for lock in path.glob("*-lock"):
+        lock.unlink()
+    target = tmp_path / "mounted"
+    target.mkdir()
+    if subprocess.run(["mount", "--bind", str(path), str(target)], capture_output=True).returncode:
+        pytest.skip("mounting is not permitted here")
+    try:
+        subprocess.run(["mount", "-o", "remount,bind,ro", str(target)], check=True)
+        store = open_store(target)
+        assert sorted(store.keys()) == ["a", "b"] and store["b"].key == "b" and store["a"].key == "a"
+        assert sorted(p.name for p in target.iterdir()) == sorted(p.name for p in path.iterdir())
+        del store
+        gc.collect()
+    finally:
+        subprocess.run(["umount", "-l", str(target)], check=True)
+
+
+# -- several stores
+
+
+def test_several_stores_as_one(build, tmp_path, make, same):
+    one = build("1.roi", ["a", "b"], failures=[Failure("f", "empty", "m"), Failure("g", "empty", "m")])
+    two = build("2.roi", ["b", "c", "g"], failures=[Failure("f", "missing", "m"), Failure("h", "missing", "m")])
+    for target in ([one, two], str(tmp_path / "*.roi"), [one, str(tmp_path / "2*"), two]):
+        store = open_store(target)
+        assert store.paths == [one, two] and len(store.manifests) == 2
+        assert sorted(store.keys()) == ["a", "b", "c", "g"] and len(store) == 4
+        assert all(same(store[key], make(key)) for key in "abcg")
+        assert sorted((f.key, f.kind) for f in store.failures()) == [("f", "empty"), ("h", "missing")]
+        assert pickle.loads(pickle.dumps(store)).paths == store.paths
+
+
+def test_stores_that_do_not_fit_together(build):
+    one = build("1.roi", ["a", "b"])
+    with pytest.raises(StoreMismatch, match="different records of 'b'"):
+        open_store([one, build("2.roi", ["b"], salt=1)])
+    with pytest.raises(StoreMismatch, match="dimension 8.*9"):
+        open_store([one, build("3.roi", ["z"], d=9)])
+
+
+def test_some_shards_of_a_store(build):
+    path = build("s.roi", ["a"], ["b"], ["c"])
+    store = open_store([path / "shard-00000.lmdb", path / "shard-00002.lmdb"])
+    assert sorted(store.keys()) == ["a", "c"] and "b" not in store and store.paths == [path]
+    assert sorted(open_store(str(path / "shard-0000[12].lmdb")).keys()) == ["b", "c"]
+    assert len(open_store([path / "shard-00000.lmdb", path])) == 3
+
+
+@pytest.mark.parametrize("target, error", [
+    ("nowhere.roi", StoreNotFound), ("*.nothing", StoreNotFound), ([], UsageError), ("grpc://host:1", UsageError),
+    ("https://x/a.roi", UsageError), ("", StoreNotFound), (".", StoreNotFound), ("shard-00000.lmdb", StoreNotFound),
+])  # fmt: skip
+def test_targets_that_are_no_stores(tmp_path, monkeypatch, target, error):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shard-00000.lmdb").write_bytes(b"") if "shard" in str(target) else None
+    with pytest.raises(error):
+        open_store(target)
+
+
+@pytest.mark.parametrize("options", [{"verify": "yes"}, {"token": "t"}, {"tls_ca": "f"}])
+def test_wrong_options(build, options):
+    with pytest.raises(UsageError):
+        open_store(build("s.roi", ["a"]), **options)
+
+
+# -- damage
+
+
+def flip(path, offset: int) -> None:
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)
+        file.seek(offset)
+        file.write(bytes([byte[0] ^ 4]))
+
+
+def test_checksums_the_first_time_always_or_never(build):
+    path = build("s.roi", ["a", "b"])
+    stores = {verify: open_store(path, verify=verify) for verify in module.VERIFY}
+    name, offset, length = stores["first"].location("a")
+    assert stores["first"]["a"].key == "a"
+    flip(path / f"{name}.lmdb", offset + length - 1)
+    assert stores["first"]["a"].key == stores["never"]["a"].key == "a"
+    with pytest.raises(CorruptRecord, match="'a'.*checksum"):
+        stores["always"]["a"]
+    assert stores["always"]["b"].key == "b"
+    del stores
+    gc.collect()
+    with pytest.raises(CorruptRecord):
+        open_store(path)["a"]
+
+
+def test_a_failure_whose_bytes_were_altered(build):
+    path = build("s.roi", ["a"], failures=[Failure("f", "empty", "MARKER")])
+    data = (path / "shard-00000.lmdb").read_bytes()
+    for offset in (i for i in range(len(data)) if data.startswith(b"MARKER", i)):
+        flip(path / "shard-00000.lmdb", offset)
+    with pytest.raises(CorruptRecord, match="'f'"):
+        list(open_store(path).failures())
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "index.idx", "shard-00000.idx", "shard-00000.lmdb"])
+@pytest.mark.parametrize("how", ["cut", "gone", "longer"])
+def test_files_that_are_cut_or_gone(build, name, how):
+    path = build("s.roi", ["a"])
+    if name == "shard-00000.idx":
+        (path / "index.idx").unlink()
+    file = path / name
+    if how == "gone":
+        file.unlink()
+    elif how == "cut":
+        os.truncate(file, file.stat().st_size - 1)
+    else:
+        with open(file, "ab") as end:
+            end.write(b"\0")
+    if (name, how) == ("index.idx", "gone"):
+        assert open_store(path)["a"].key == "a"  # it holds nothing that the shards do not
+        return
+    with pytest.raises(StoreDamaged, match=f"{file}.*roivault verify"):
+        open_store(path)["a"]
+
+
+def test_an_open_shard_that_was_cut(build):
+    path = build("s.roi", [f"{i}" for i in range(20)], open_last=True)
+    os.truncate(path / "shard-00000.lmdb", 30_000)
+    store = open_store(path)
+    for use in (lambda: store["1"], lambda: len(store), lambda: list(store.keys())):
+        with pytest.raises(StoreDamaged, match="was cut"):
+            use()
+
+
+def test_arrays_equal_what_was_written_in_every_dtype(tmp_path, make):
+    for dtype in ("float16", "bfloat16", "float32"):
+        regions = make("a", n=5, d=33)
+        with StoreWriter(tmp_path / dtype, dtype) as writer:
+            writer.write([regions])
+        stored = open_store(tmp_path / dtype)["a"]
+        assert np.array_equal(stored.features, regions.features.astype(stored.features.dtype))
+        assert np.array_equal(stored.boxes, regions.boxes) and stored.features.dtype == dtype
