@@ -150,8 +150,8 @@ def _deep_png(encoded: bytes, size: tuple[int, int]) -> Image.Image | None:
         return None
     if values is None or values.dtype != np.uint16 or values.shape[:2] != size[::-1] or values.ndim != 3:
         return None
-    order = [2, 1, 0, 3][: values.shape[2]]
-    return Image.fromarray(_scale_to_8_bits(65535)[values[..., order]])
+    to_rgb = cv2.COLOR_BGR2RGB if values.shape[2] == 3 else cv2.COLOR_BGRA2RGBA
+    return Image.fromarray(cv2.cvtColor(_scale_to_8_bits(65535)[values], to_rgb))
 
 
 def _to_rgb(im: Image.Image) -> Image.Image:
