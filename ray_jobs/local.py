@@ -24,7 +24,7 @@ from .sources import Item
 from .work import UNIT, Task, Work
 
 UNITS_AHEAD = 3
-DECODE_BYTES_PER_PIXEL = 13  # at the peak of decoding, see extractor/images.py
+DECODE_BYTES_PER_PIXEL = 20  # at the peak of decoding, for the hungriest formats (WebP, 16-bit PNG)
 MOST_DECODE_THREADS = 16
 
 
