@@ -40,6 +40,6 @@ $(ENV)/.installed: setup.py pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 	  { echo "$(PYTHON) has no venv module. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 	@echo "Installing into $(ENV) (a few minutes, once) ..."
-	@$(PYTHON) -m venv --clear "$(ENV)"
+	@$(PYTHON) -m venv "$(ENV)"
 	@$(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[extract,dev]'
 	@touch "$@"
