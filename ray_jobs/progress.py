@@ -81,7 +81,7 @@ class Progress:
         from rich.progress import BarColumn, Progress, TextColumn
 
         bar = Progress(
-            BarColumn(),
+            BarColumn(20),
             TextColumn("{task.fields[text]}"),
             console=Console(file=self._stream),
             transient=True,
@@ -94,10 +94,10 @@ class Progress:
         text = f"{state['done']:,}/{state['listed']:,}{'' if state['listing_complete'] else '+'} images"
         if pace := self._tally.images["write"] / max(state["seconds"], 0.1):
             text += f"  {pace:.1f}/s"
-        if rates := state["images_per_second"]:
-            text += "  (" + ", ".join(f"{stage} {rate:g}" for stage, rate in rates.items() if stage != "list") + ")"
+        if (left := state["seconds_left"]) is not None:
+            text += f"  {left // 3600}:{left // 60 % 60:02d}:{left % 60:02d} left"
         if state["failed"]:
             text += f"  {state['failed']:,} failed"
-        if (left := state["seconds_left"]) is not None:
-            text += f"  {int(left) // 3600}:{int(left) // 60 % 60:02d}:{int(left) % 60:02d} left"
+        if rates := state["images_per_second"]:
+            text += "  (" + ", ".join(f"{stage} {rate:g}" for stage, rate in rates.items() if stage != "list") + ")"
         self._bar.update(self._task, total=self._tally.listed or None, completed=state["done"], text=text)
