@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import importlib.util
 import json
 import mmap
@@ -98,13 +97,15 @@ def _python() -> Iterator[Check]:
 
 
 def _packages() -> Iterator[Check]:
+    from importlib import metadata  # here, as it takes a tenth of the start of every other verb
+
     for module, (requirement, extra) in REQUIREMENTS.items():
         distribution, needed = requirement.partition("[")[0], extra in NEEDED_TO_EXTRACT
         try:
-            version = importlib.metadata.version(distribution)
+            version = metadata.version(distribution)
             if needed:
                 importlib.import_module(module)
-        except importlib.metadata.PackageNotFoundError:
+        except metadata.PackageNotFoundError:
             if importlib.util.find_spec(module):
                 yield Check(distribution, "ok", f"provided by another distribution as `{module}`")
             else:
@@ -120,14 +121,16 @@ def _packages() -> Iterator[Check]:
         else:
             yield Check(distribution, "ok", version)
     if importlib.util.find_spec("detectron2"):
-        yield Check("detectron2", "ok", importlib.metadata.version("detectron2"))
+        yield Check("detectron2", "ok", metadata.version("detectron2"))
     else:
         yield Check("detectron2", "note", "not installed, and not on the package index", DETECTRON2)
 
 
 def _names() -> Iterator[Check]:
     """Distributions with packages named like roivault's overwrite its files when they are installed beside it."""
-    owners = importlib.metadata.packages_distributions()
+    from importlib import metadata
+
+    owners = metadata.packages_distributions()
     others = sorted({owner for name in OWN_PACKAGES for owner in owners.get(name, ())} - {"roivault"})
     if others:
         names = ", ".join(name for name in OWN_PACKAGES if set(owners.get(name, ())) - {"roivault"})
