@@ -1,6 +1,8 @@
-"""Box geometry of the detectron2 convention: continuous corners, width = x2 - x1, no added pixel.
+"""Box geometry in both conventions of the published detectors.
 
-Boxes are (x1, y1, x2, y2); deltas are (dx, dy, dw, dh) as in Faster R-CNN (Ren et al. 2015, eq. 2).
+Boxes are (x1, y1, x2, y2); deltas are (dx, dy, dw, dh) as in Faster R-CNN (Ren et al. 2015, eq. 2). In detectron2's
+convention corners are continuous and a box is x2 - x1 wide. In that of Caffe and maskrcnn-benchmark, here called
+inclusive, corners are pixels that belong to the box, which is x2 - x1 + 1 wide.
 """
 
 from __future__ import annotations
@@ -18,13 +20,9 @@ def grid_anchors(height: int, width: int, stride: int, sizes, ratios, device=Non
 
     Centred on each cell's top-left corner, as detectron2 places them with offset 0; ratio is height / width.
     """
-    sides = [(math.sqrt(size * size / ratio), ratio * math.sqrt(size * size / ratio)) for size in sizes for ratio in ratios]
-    cells = torch.tensor([(-w / 2, -h / 2, w / 2, h / 2) for w, h in sides], dtype=torch.float32, device=device)
-    x = torch.arange(0, width * stride, stride, dtype=torch.float32, device=device)
-    y = torch.arange(0, height * stride, stride, dtype=torch.float32, device=device)
-    y, x = torch.meshgrid(y, x, indexing="ij")
-    shifts = torch.stack((x, y, x, y), dim=-1).reshape(-1, 1, 4)
-    return (shifts + cells).reshape(-1, 4)
+    widths = [(math.sqrt(size * size / ratio), ratio) for size in sizes for ratio in ratios]
+    cells = [(-w / 2, -ratio * w / 2, w / 2, ratio * w / 2) for w, ratio in widths]
+    return _on_grid(cells, height, width, stride, device)
 
 
 def encode_deltas(boxes: Tensor, targets: Tensor, weights=(1.0, 1.0, 1.0, 1.0)) -> Tensor:
@@ -59,3 +57,37 @@ def clip_boxes(boxes: Tensor, height: float, width: float) -> Tensor:
 def has_area(boxes: Tensor) -> Tensor:
     """bool[n]: positive width and height."""
     return (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
+
+
+def inclusive_anchors(height: int, width: int, stride: int, size: int, ratios, device=None) -> Tensor:
+    """Inclusive anchors of one pyramid level: f32[height*width*R,4] in (row, column, ratio) order.
+
+    The original Detectron's: the sides of a stride x stride window, rounded per ratio (height / width), then scaled to
+    `size`; all centred on the window.
+    """
+    centre, cells = (stride - 1) / 2, []
+    for ratio in ratios:
+        base = round(math.sqrt(stride * stride / ratio))
+        half_width = (base * size / stride - 1) / 2
+        half_height = (round(base * ratio) * size / stride - 1) / 2
+        cells.append((centre - half_width, centre - half_height, centre + half_width, centre + half_height))
+    return _on_grid(cells, height, width, stride, device)
+
+
+def _on_grid(cells, height: int, width: int, stride: int, device) -> Tensor:
+    """The boxes `cells` of every cell of a map: f32[height*width*len(cells),4]."""
+    x = torch.arange(0, width * stride, stride, dtype=torch.float32, device=device)
+    y = torch.arange(0, height * stride, stride, dtype=torch.float32, device=device)
+    y, x = torch.meshgrid(y, x, indexing="ij")
+    shifts = torch.stack((x, y, x, y), dim=-1).reshape(-1, 1, 4)
+    return (shifts + torch.tensor(cells, dtype=torch.float32, device=device)).reshape(-1, 4)
+
+
+def exclusive(boxes: Tensor) -> Tensor:
+    """Inclusive boxes with the corner just outside them in place of the last pixel, so that the usual IoU applies."""
+    return boxes + boxes.new_tensor([0.0, 0.0, 1.0, 1.0])
+
+
+def decode_inclusive(boxes: Tensor, deltas: Tensor) -> Tensor:
+    """Inclusive boxes [n,4] after moving inclusive `boxes` [n,4] by `deltas` [n,4]; not clipped."""
+    return decode_deltas(exclusive(boxes), deltas) - boxes.new_tensor([0.0, 0.0, 1.0, 1.0])

@@ -11,6 +11,24 @@ from typing import ClassVar
 
 
 @dataclass(frozen=True)
+class Architecture:
+    """A network without settings, and the least that every architecture says about itself.
+
+    Attributes:
+        network: "module:Class" of the network; see `networks.Network` for what the class does.
+        dim: length of a feature vector.
+        num_classes, num_attributes: lengths of the vocabularies.
+        roi_chunk: RoIs per pass of the region head.
+    """
+
+    network: str
+    dim: int
+    num_classes: int
+    num_attributes: int = 0
+    roi_chunk: int = 50
+
+
+@dataclass(frozen=True)
 class C4Config:
     """Faster R-CNN on one stride-16 map (res4) with a dilated res5 as the region head and an attribute head.
 
@@ -44,7 +62,7 @@ class C4Config:
 
 @dataclass(frozen=True)
 class FPNConfig:
-    """Faster R-CNN on a feature pyramid as maskrcnn-benchmark has it: ResNeXt, pixel-inclusive boxes, two linear layers.
+    """Faster R-CNN on a feature pyramid, as maskrcnn-benchmark has it: ResNeXt, inclusive boxes, two linear layers.
 
     Defaults are the ResNeXt-101 64x4d of the Visual Genome detector that Pythia, ViLBERT and M3P took features from.
     """
@@ -120,6 +138,7 @@ class PerClassNMS:
 
     Attributes:
         threshold: IoU above which the weaker region is suppressed in that class.
+        class_boxes: suppress by the boxes that were regressed for each class, not by the proposals.
         pixel_inclusive: a box from x1 to x2 is x2 - x1 + 1 wide, in pixels of the original image.
         clip: cut the boxes to the image.
     """
@@ -128,5 +147,44 @@ class PerClassNMS:
     min_score: float = 0.2
     min_regions: int = 10
     max_regions: int = 100
+    class_boxes: bool = False
     pixel_inclusive: bool = False
     clip: bool = True
+
+
+@dataclass(frozen=True)
+class DetectionNMS:
+    """The detections proper: (region, class) pairs with a `min_score`, suppressed within each class, best first.
+
+    A record's boxes are those regressed for the class; a proposal may come out more than once, under other classes.
+    """
+
+    threshold: float = 0.5
+    min_score: float = 0.05
+    min_regions: int = 0
+    max_regions: int = 100
+
+
+@dataclass(frozen=True)
+class DetectronConfig:
+    """A GeneralizedRCNN of an installed detectron2.
+
+    Attributes:
+        config: path of a yaml file, or a name in detectron2's model zoo.
+        dim: length of a feature vector.
+        layer: what the feature is: "pooled", the mean of a RoI's map; or "fc1", "fc2", ..., a layer of the box head.
+        activation: "post" takes a layer after its ReLU, "pre" before.
+        shifted_scores: rank regions by the scores of the class after theirs, the background's for the last.
+    """
+
+    network: ClassVar[str] = "extractor.detectron:DetectronNetwork"
+
+    config: str
+    dim: int
+    num_classes: int
+    layer: str = "pooled"
+    activation: str = "post"
+    shifted_scores: bool = False
+    config_sha256: str = ""  # of the configuration's text, where the name does not settle it
+    num_attributes: int = 0
+    roi_chunk: int = 50

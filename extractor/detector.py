@@ -3,44 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .backbone import Backbone, FrozenBatchNorm2d, Norm
+from .backbone import MIN_SIDE, Backbone, FrozenBatchNorm2d, Norm
 from .boxes import clip_boxes, decode_deltas
-from .presets import C4Config
+from .configs import C4Config
+from .detections import Detections
 from .roi_heads import BOX_WEIGHTS, RoIHeads
 from .rpn import ProposalNetwork
 
 
-@dataclass(frozen=True)
-class Detections:
-    """What the detector says about each of one image's k RoIs, in pixels of the resized image.
-
-    rois f32[k,4] were pooled; boxes f32[k,4] are the rois regressed by their best class and clipped. class_ids i64[k]
-    and class_probs f32[k]: best foreground class of a softmax that includes the background. attr_ids i64[k] and
-    attr_probs f32[k]: best attribute of a softmax without the "none" logit, given the best class, background included.
-    """
-
-    rois: Tensor
-    boxes: Tensor
-    features: Tensor
-    class_ids: Tensor
-    class_probs: Tensor
-    attr_ids: Tensor
-    attr_probs: Tensor
-
-    def __getitem__(self, rows: Tensor | slice) -> Detections:
-        return Detections(*(getattr(self, f.name)[rows] for f in fields(self)))
-
-    def __len__(self) -> int:
-        return len(self.rois)
-
-
 class Detector(nn.Module):
     """Backbone, proposal network and region head under detectron2's tensor names."""
+
+    reduced = ("backbone", "proposal_generator.rpn_head.conv", "roi_heads.res5")
 
     def __init__(self, config: C4Config, norm: Norm = FrozenBatchNorm2d):
         super().__init__()
@@ -52,21 +31,20 @@ class Detector(nn.Module):
     @torch.inference_mode()
     def detect(
         self, images: Tensor, rois: list[Tensor] | None = None, chunk: int | None = None
-    ) -> Iterator[Detections]:
-        """Detections of each image of a batch, one after the other.
-
-        Args:
-            images: f32[B,3,h,w], preprocessed, all of one size, none padded.
-            rois: boxes to describe instead of proposals, f32[k,4] per image in resized pixels.
-            chunk: RoIs per pass of the region head; None means the configured number.
-        """
-        feature = self.backbone(images)
+    ) -> Iterator[Detections | None]:
+        """Detections of each image of a batch, one after the other; see `networks.Network.detect`."""
+        height, width = images.shape[2:]
+        # a sliver is filled up with the mean to the least that the backbone can take
+        images = F.pad(images, (0, max(0, MIN_SIDE - width), 0, max(0, MIN_SIDE - height)))
+        feature = self.backbone(images.to(self.backbone.stem.conv1.weight.dtype))
         size = (images.shape[2], images.shape[3])
         if rois is None:
             logits, deltas = self.proposal_generator.rpn_head(feature)
             rois = [self.proposal_generator.propose(*maps, size)[0] for maps in zip(logits, deltas, strict=True)]
+        finite = torch.isfinite(feature).flatten(1).all(dim=1).tolist()
+        feature = feature.float()
         for index, boxes in enumerate(rois):
-            yield self.describe(feature[index : index + 1], boxes, size, chunk)
+            yield self.describe(feature[index : index + 1], boxes, size, chunk) if finite[index] else None
 
     def describe(self, feature: Tensor, rois: Tensor, size: tuple[int, int], chunk: int | None = None) -> Detections:
         """Detections of one image's rois [k,4] from its map [1,C,h,w].
@@ -75,11 +53,8 @@ class Detector(nn.Module):
         the last bits, and a record must not depend on how many proposals happened to be in its chunk.
         """
         chunk = chunk or self.config.roi_chunk
-        feature = feature.float()  # under autocast too: bfloat16 box corners would be off by pixels
-        parts = [self._describe_chunk(feature, part, size, chunk) for part in rois.split(chunk)]
-        if not parts:
-            parts = [self._describe_chunk(feature, rois, size, chunk)]
-        return Detections(*(torch.cat([getattr(p, f.name) for p in parts]) for f in fields(Detections)))
+        parts = [self._describe_chunk(feature, part, size, chunk) for part in rois.split(chunk)] if len(rois) else []
+        return Detections.cat(parts or [self._describe_chunk(feature, rois, size, chunk)])
 
     def _describe_chunk(self, feature: Tensor, rois: Tensor, size: tuple[int, int], chunk: int) -> Detections:
         padded = rois.new_zeros(chunk, 5)  # column 0, the image's index in the batch, stays 0
@@ -92,9 +67,10 @@ class Detector(nn.Module):
         predictor = self.roi_heads.box_predictor
         class_logits, deltas = predictor(features)
         attr_logits = predictor.attribute_logits(features, class_logits.argmax(dim=1))
-        class_probs, class_ids = class_logits.float().softmax(dim=1)[:, :-1].max(dim=1)
-        attr_probs, attr_ids = attr_logits.float()[:, :-1].softmax(dim=1).max(dim=1)
+        class_scores = class_logits.softmax(dim=1)[:, :-1]
+        class_probs, class_ids = class_scores.max(dim=1)
+        attr_probs, attr_ids = attr_logits[:, :-1].softmax(dim=1).max(dim=1)
         rows = torch.arange(len(rois), device=rois.device)
-        chosen = deltas.float().reshape(len(rois), -1, 4)[rows, class_ids]
+        chosen = deltas.reshape(len(rois), -1, 4)[rows, class_ids]
         boxes = clip_boxes(decode_deltas(rois, chosen, BOX_WEIGHTS), *size)
-        return Detections(rois, boxes, features.float(), class_ids, class_probs, attr_ids, attr_probs)
+        return Detections(rois, boxes, features, class_ids, class_probs, class_scores, attr_ids, attr_probs)

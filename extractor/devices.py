@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
 from cache import UsageError
 
-PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def resolve_device(device: str) -> torch.device:
@@ -31,21 +31,29 @@ def resolve_device(device: str) -> torch.device:
     return resolved
 
 
-def resolve_precision(precision: str) -> str:
-    """One of PRECISIONS; "auto" is float32, the reference. Raises: UsageError."""
+def resolve_precision(precision: str, device: torch.device | None = None, faithful: Sequence[str] = ()) -> str:
+    """One of DTYPES; "auto" is the first `faithful` one that the device is fast in, else float32, the reference.
+
+    Raises: UsageError.
+    """
     if precision == "auto":
-        return "float32"
-    if precision not in PRECISIONS:
-        raise UsageError(f"precision {precision!r} is not known; use auto, {', '.join(PRECISIONS)}")
+        return next((name for name in faithful if device is not None and is_fast(device, name)), "float32")
+    if precision not in DTYPES:
+        raise UsageError(f"precision {precision!r} is not known; use auto, {', '.join(DTYPES)}")
     return precision
 
 
-@contextmanager
-def exact_numerics(device: torch.device, precision: str) -> Iterator[None]:
-    """float32 means float32: TF32, bfloat16 products and cudnn's timing-based choices are off inside, restored after.
+def is_fast(device: torch.device, precision: str) -> bool:
+    """Whether the device has matrix units for a lower precision; elsewhere it saves no time."""
+    if device.type == "cuda":
+        oldest = (8, 0) if precision == "bfloat16" else (7, 0)
+        return torch.cuda.get_device_capability(device) >= oldest
+    return precision == "bfloat16" and getattr(torch.cpu, "_is_amx_tile_supported", bool)()
 
-    Lower precisions run under autocast.
-    """
+
+@contextmanager
+def exact_numerics() -> Iterator[None]:
+    """float32 means float32: TF32, bfloat16 products and cudnn's choices by timing are off inside, restored after."""
     backends = torch.backends
     products = (backends.cuda.matmul, backends.cudnn.conv, backends.mkldnn.matmul, backends.mkldnn.conv)
     before = [product.fp32_precision for product in products]
@@ -54,10 +62,7 @@ def exact_numerics(device: torch.device, precision: str) -> Iterator[None]:
         for product in products:
             product.fp32_precision = "ieee"
         backends.cudnn.benchmark, backends.cudnn.deterministic = False, True
-        with ExitStack() as stack:
-            if (dtype := PRECISIONS[precision]) is not None:
-                stack.enter_context(torch.autocast(device.type, dtype=dtype))
-            yield
+        yield
     finally:
         for product, value in zip(products, before, strict=True):
             product.fp32_precision = value

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from cache import Failure, InvalidRegions, Regions, UsageError
 
-from .backbone import MIN_SIDE
-from .detector import Detections, Detector
+from .detections import Detections
 from .devices import exact_numerics, is_out_of_memory, resolve_device, resolve_precision
 from .images import DecodedImage, DecodePolicy, ImageError, decode
-from .presets import Preset, fingerprint, get_preset
-from .resize import resize_pillow, short_side_size
-from .selection import select_max_class
-from .weights import load_weights, weights_path, weights_sha256
+from .networks import load_network
+from .preprocess import Frame, frame, network_input
+from .preset import Preset, fingerprint
+from .presets import get_preset
+from .selection import Selection, select
+from .weights import weights_path, weights_sha256
+from .weights_cache import check_recorded
 
 GPU_BATCH = 8  # images of one size per forward pass; on a CPU a batch gains nothing and could change the last bits
 
@@ -62,13 +67,20 @@ class Extractor:
         self.preset = preset
         self.policy = policy
         self.device = resolve_device(device)
-        self.precision = resolve_precision(precision)
-        path = weights_path(preset, weights)
-        self.weights_sha256 = weights_sha256(path)
-        self._detector = Detector(preset.architecture)
-        load_weights(self._detector, path)
-        self._detector.eval().requires_grad_(False).to(self.device)
-        self._mean = np.array(preset.preprocess.mean_bgr, dtype=np.float32)
+        self.precision = resolve_precision(precision, self.device, preset.faithful)
+        self._weights = weights_path(preset, weights)
+        if weights is None and preset.urls:
+            check_recorded(self._weights)
+        self.weights_sha256 = weights_sha256(self._weights)
+        self._network = self._load(self.precision)
+
+    def _load(self, precision: str) -> nn.Module:
+        return load_network(self.preset.architecture, self._weights, self.device, precision)
+
+    @cached_property
+    def _reference(self) -> nn.Module:
+        """The network in float32, for the images that a lower precision cannot represent."""
+        return self._load("float32")
 
     @property
     def dim(self) -> int:
@@ -146,100 +158,121 @@ class Extractor:
     ) -> list[Regions | Failure]:
         """The model stage alone: regions of decoded images, in order; only images of one resized size share a batch."""
         given = [None] * len(images) if boxes is None else list(boxes)
+        frames = [frame(self.preset.preprocess, image.height, image.width) for image in images]
         results: list[Regions | Failure | None] = [None] * len(images)
         groups: dict[tuple, list[int]] = defaultdict(list)
-        for i, image in enumerate(images):
+        for i, key in enumerate(keys):
             try:
                 if given[i] is not None:
-                    given[i] = _check_boxes(given[i], keys[i])
+                    given[i] = _check_boxes(given[i], key)
             except ImageError as error:
                 results[i] = error.failure()
                 continue
-            groups[self._resized_size(image), given[i] is None].append(i)
-        batch = GPU_BATCH if self.device.type == "cuda" else 1
-        with exact_numerics(self.device, self.precision):
-            for (size, _), rows in groups.items():
-                for start in range(0, len(rows), batch):
-                    part = rows[start : start + batch]
-                    self._run(part, size, images, keys, given, results, self.preset.architecture.roi_chunk)
+            groups[frames[i].size, given[i] is None].append(i)
+        size = GPU_BATCH if self.device.type == "cuda" else 1
+        with exact_numerics():
+            for rows in groups.values():
+                for start in range(0, len(rows), size):
+                    part = rows[start : start + size]
+                    batch = [_Input(keys[i], images[i], frames[i], given[i]) for i in part]
+                    for i, result in zip(part, self._run(batch), strict=True):
+                        results[i] = result
         return results  # type: ignore[return-value]
 
-    def _resized_size(self, image: DecodedImage) -> tuple[int, int]:
-        rule = self.preset.preprocess
-        return short_side_size(image.height, image.width, rule.short_side, rule.long_side)
-
-    def _run(self, rows, size, images, keys, given, results, chunk) -> None:
-        """One batch; when memory runs out, first smaller passes of the region head, then smaller batches."""
+    def _run(self, batch: list[_Input], chunk: int | None = None, network: nn.Module | None = None) -> list:
+        """Results of inputs of one size; when memory runs out, first smaller passes of the region head, then smaller
+        batches. An image that overflows a lower precision runs again in float32, by itself."""
+        chunk = chunk or self.preset.architecture.roi_chunk
         try:
-            batch = torch.stack([self._tensor(images[i], size) for i in rows]).to(self.device, non_blocking=True)
-            rois = None if given[rows[0]] is None else [self._scale(given[i], images[i], size) for i in rows]
-            found = [self._select(d, rois is not None) for d in self._detector.detect(batch, rois, chunk)]
+            found = self._detect(batch, chunk, network or self._network)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
                 if chunk > 1:
-                    return self._run(rows, size, images, keys, given, results, chunk // 2)
-                if len(rows) > 1:
-                    for half in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
-                        self._run(half, size, images, keys, given, results, chunk)
-                    return None
+                    return self._run(batch, chunk // 2, network)
+                if len(batch) > 1:
+                    middle = len(batch) // 2
+                    return self._run(batch[:middle], chunk, network) + self._run(batch[middle:], chunk, network)
             text = str(error).split("\n")[0] or "not enough memory"
-            for i in rows:
-                message = f"{text}; use a device with more memory, then run again with --retry-failed"
-                results[i] = Failure(keys[i], "out_of_memory", message)
-            return None
-        for i, detections in zip(rows, found, strict=True):
-            results[i] = self._regions(keys[i], images[i], detections, size, given[i])
-        return None
+            message = f"{text}; use a device with more memory, then run again with --retry-failed"
+            return [Failure(item.key, "out_of_memory", message) for item in batch]
+        results = []
+        for item, selected in zip(batch, found, strict=True):
+            if selected is not None:
+                results.append(self._regions(item, *selected))
+            elif self.precision != "float32" and network is None:
+                results += self._run([item], chunk, self._reference)
+            else:
+                results.append(Failure(item.key, "non_finite", "the network's maps hold NaN or infinite values"))
+        return results
 
-    def _tensor(self, image: DecodedImage, size: tuple[int, int]) -> torch.Tensor:
-        """f32[3,h,w], BGR, mean subtracted. A sliver is filled up with the mean to the least the backbone can take."""
-        pixels = resize_pillow(image.rgb, size)[:, :, ::-1].astype(np.float32) - self._mean
-        tensor = torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
-        pad_h, pad_w = max(0, MIN_SIDE - size[0]), max(0, MIN_SIDE - size[1])
-        return torch.nn.functional.pad(tensor, (0, pad_w, 0, pad_h)) if pad_h or pad_w else tensor
+    def _detect(self, batch: list[_Input], chunk: int, network: nn.Module) -> list[tuple[Detections, Selection] | None]:
+        """Per input what was found and which of it is kept, on the CPU; None where values are not finite."""
+        inputs = torch.stack([network_input(item.image.rgb, self.preset.preprocess, item.frame) for item in batch])
+        rois = None
+        if batch[0].boxes is not None:
+            rois = [self._to_device(torch.from_numpy(item.boxes * item.frame.to_resized)) for item in batch]
+        inputs = self._to_device(inputs).contiguous(memory_format=torch.channels_last)
+        found = []
+        for item, detections in zip(batch, network.detect(inputs, rois, chunk), strict=True):
+            if detections is None or not torch.isfinite(detections.features).all():
+                found.append(None)
+                continue
+            if item.boxes is None:
+                selection = select(self.preset.selection, detections, item.frame)
+            else:
+                rows = torch.arange(len(detections), device=detections.rois.device)
+                selection = Selection(rows, torch.from_numpy(item.boxes), detections.class_probs)
+            found.append(selection.of(detections))
+        return found
 
-    def _scale(self, boxes: np.ndarray, image: DecodedImage, size: tuple[int, int]) -> torch.Tensor:
-        x, y = size[1] / image.width, size[0] / image.height
-        return torch.from_numpy(boxes * np.array([x, y, x, y], dtype=np.float32)).to(self.device)
+    def _to_device(self, tensor: Tensor) -> Tensor:
+        if self.device.type == "cuda":  # the copy of pinned memory overlaps with what runs
+            tensor = tensor.pin_memory()
+        return tensor.to(self.device, non_blocking=True)
 
-    def _select(self, detections: Detections, given: bool) -> Detections:
-        if not given:
-            detections = detections[select_max_class(detections.boxes, detections.class_probs, self.preset.selection)]
-        return Detections(**{name: value.cpu() for name, value in vars(detections).items()})
-
-    def _regions(self, key, image, detections, size, given) -> Regions | Failure:
-        if given is None:
-            x, y = image.width / size[1], image.height / size[0]
-            boxes = detections.boxes.numpy() * np.array([x, y, x, y], dtype=np.float32)
-            boxes = boxes.clip(0, np.array([image.width, image.height] * 2, dtype=np.float32))
-        else:
-            boxes = given
+    def _regions(self, item: _Input, found: Detections, selection: Selection) -> Regions | Failure:
+        arrays = {
+            "class_ids": found.class_ids.numpy().astype(np.int32),
+            "class_probs": found.class_probs.numpy(),
+        }
+        if found.attr_ids is not None:
+            arrays["attr_ids"] = found.attr_ids.numpy().astype(np.int32)
+            arrays["attr_probs"] = found.attr_probs.numpy()
         try:
             return Regions(
-                key=key,
-                width=image.width,
-                height=image.height,
-                boxes=boxes,
-                features=detections.features.numpy(),
-                scores=detections.class_probs.numpy(),
-                class_ids=detections.class_ids.numpy().astype(np.int32),
-                class_probs=detections.class_probs.numpy(),
-                attr_ids=detections.attr_ids.numpy().astype(np.int32),
-                attr_probs=detections.attr_probs.numpy(),
-                source_digest=image.source_digest,
+                key=item.key,
+                width=item.image.width,
+                height=item.image.height,
+                boxes=selection.boxes.numpy(),
+                features=found.features.numpy(),
+                scores=selection.scores.numpy(),
+                source_digest=item.image.source_digest,
+                **arrays,
             )
         except InvalidRegions as error:
-            return Failure(key, error.kind, f"{error.message}; use --precision float32", "")
+            return Failure(item.key, error.kind, error.message, "")
+
+
+@dataclass(frozen=True)
+class _Input:
+    """One image on its way through the network; `boxes` f32[k,4] in its own pixels, None to detect."""
+
+    key: str
+    image: DecodedImage
+    frame: Frame
+    boxes: np.ndarray | None
 
 
 def _check_boxes(boxes: np.ndarray, key: str) -> np.ndarray:
     """Given boxes as f32[k,4]. Raises: ImageError of kind bad_boxes, naming the first box that cannot be pooled."""
     boxes = np.asarray(boxes, dtype=np.float32)
-    if boxes.ndim != 2 or boxes.shape[1] != 4 or not len(boxes):
-        message = f"boxes have shape {boxes.shape}, expected (k, 4) with k >= 1: x1, y1, x2, y2 in image pixels"
+    if not boxes.size:
+        raise ImageError(key, "bad_boxes", "no boxes are given for this image")
+    if boxes.ndim != 2 or boxes.shape[1] != 4:
+        message = f"boxes have shape {boxes.shape}, expected (k, 4): x1, y1, x2, y2 in image pixels"
         raise ImageError(key, "bad_boxes", message)
     bad = np.flatnonzero(~(np.isfinite(boxes).all(1) & (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])))
     if len(bad):

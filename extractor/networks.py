@@ -1,20 +1,75 @@
-"""From an architecture's name for its network to the network itself."""
+"""What a network has to do, and how one is made from its architecture, loaded and got ready to run."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib import import_module
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
+from torch import Tensor, nn
+
+from .backbone import Conv
+from .detections import Detections
+from .devices import DTYPES
+from .weights import load_weights
 
 
-def network_class(architecture: Any) -> type[torch.nn.Module]:
+class Network(Protocol):
+    """A torch module made from its architecture: `Class(architecture)`.
+
+    Its state_dict has the tensors of a checkpoint under canonical names (tensor_names.py).
+
+    Attributes:
+        reduced: names of the submodules that run in a lower precision when one is asked for. They take inputs of the
+            dtype of their weights; everything else stays float32.
+        unused_tensors: optional, a regular expression for tensors of a checkpoint that are not needed.
+    """
+
+    reduced: tuple[str, ...]
+
+    def detect(
+        self, images: Tensor, rois: list[Tensor] | None = None, chunk: int | None = None
+    ) -> Iterator[Detections | None]:
+        """Detections of each image of a batch, one after the other; None where a feature map is not finite.
+
+        What is said about a RoI must not depend on the other RoIs or, on a CPU, on the other images.
+
+        Args:
+            images: f32[B,3,h,w], preprocessed, all of one size, none padded.
+            rois: boxes to describe instead of proposals, f32[k,4] per image in pixels of these images.
+            chunk: RoIs per pass of the region head; None means the architecture's `roi_chunk`.
+        """
+        ...
+
+
+def network_class(architecture: Any) -> type[nn.Module]:
     """The class that an architecture names as "module:Class"."""
     module, _, name = architecture.network.partition(":")
     return getattr(import_module(module), name)
 
 
-def empty_network(architecture: Any) -> torch.nn.Module:
+def empty_network(architecture: Any) -> nn.Module:
     """The network with the names and shapes of its tensors but no memory for them."""
     with torch.device("meta"):
         return network_class(architecture)(architecture)
+
+
+def load_network(architecture: Any, weights: Path, device: torch.device, precision: str) -> nn.Module:
+    """The network with the checkpoint's weights, ready to run.
+
+    Frozen norms are merged into their convolutions, and maps lie in memory pixel by pixel (channels last), which is
+    what both CPUs and GPUs are fastest at.
+
+    Raises: WeightsError, see `load_weights`.
+    """
+    network = network_class(architecture)(architecture)
+    load_weights(network, weights)
+    network.eval().requires_grad_(False)
+    for module in network.modules():
+        if isinstance(module, Conv):
+            module.fold()
+    for name in network.reduced:
+        network.get_submodule(name).to(DTYPES[precision])
+    return network.to(device, memory_format=torch.channels_last)

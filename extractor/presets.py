@@ -1,136 +1,20 @@
-"""What each extractor is: architecture, preprocessing, selection and vocabulary, attached to its weights.
+"""The detectors there are. Light on purpose (no torch): listing them must be instant.
 
-Light on purpose (no torch): listing the models must be instant. A new detector is one entry here plus, when it needs
-one, a module with its network; see docs/adding-an-extractor.md.
+A new detector is one entry here plus, when it needs one, a module with its network; see docs/adding-an-extractor.md.
 """
 
 from __future__ import annotations
 
 import difflib
-import os
-import sys
-from dataclasses import asdict, dataclass, replace
-from functools import cache
-from importlib.resources import files
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import replace
 
 from cache import UsageError
 
-from .configs import C4Config, MaxClassNMS, PerClassNMS, Preprocess
+from .configs import C4Config, FPNConfig, MaxClassNMS, PerClassNMS, Preprocess
+from .detectron_presets import PREFIX, VSR_VISUALBERT, detectron_preset
+from .preset import Preset, cache_folder, fingerprint, read_vocabulary
 
-if TYPE_CHECKING:
-    from .images import DecodePolicy
-
-
-class Architecture(Protocol):
-    """What every architecture says about itself; the rest is between it and its network."""
-
-    network: str  # "module:Class" of the network; see `networks.Network` for what the class does
-    num_classes: int
-    num_attributes: int
-    roi_chunk: int  # RoIs per pass of the region head
-
-    @property
-    def dim(self) -> int:
-        """Length of a feature vector."""
-        ...
-
-
-@dataclass(frozen=True)
-class Preset:
-    """A detector with everything that decides its output.
-
-    `revision` rises whenever the same weights would give other records; stores refuse to mix revisions.
-    `weights` is a safetensors file: one in extractor/data, or what the checkpoint at one of `urls` is converted to.
-    `class_file` and `attribute_file` are vocabularies in extractor/data, one name a line (synonyms after a comma);
-    an empty name means that there is none.
-    """
-
-    name: str
-    revision: int
-    summary: str
-    architecture: Architecture
-    preprocess: Preprocess
-    selection: Any  # a rule that `selection.select` knows
-    weights: str
-    class_file: str
-    attribute_file: str
-    training_data: str
-    urls: tuple[str, ...] = ()
-
-    @property
-    def dim(self) -> int:
-        """Length of a feature vector."""
-        return self.architecture.dim
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Class names; a record's class_ids index them. The background class is not among them."""
-        return read_vocabulary(self.class_file)
-
-    @property
-    def attributes(self) -> tuple[str, ...]:
-        """Attribute names; a record's attr_ids index them."""
-        return read_vocabulary(self.attribute_file)
-
-    @property
-    def weights_file(self) -> Path:
-        """Where its checkpoint lies once it is installed."""
-        if self.urls:
-            return cache_folder() / "weights" / self.weights
-        return Path(str(files("extractor").joinpath("data", self.weights)))
-
-    def choices(self) -> dict[str, str | int | float]:
-        """The preset's settings, flat, for a store's fingerprint."""
-        flat: dict[str, str | int | float] = {"preset": self.name, "preset_revision": self.revision}
-        for part in ("preprocess", "selection"):
-            for name, value in asdict(getattr(self, part)).items():
-                flat[f"{part}.{name}"] = list_text(value) if isinstance(value, tuple) else value
-        return flat
-
-
-def cache_folder() -> Path:
-    """Where downloaded weights are kept: $ROIVAULT_HOME, else `roivault` in the platform's folder for such things."""
-    if home := os.environ.get("ROIVAULT_HOME"):
-        return Path(home).expanduser()
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "roivault"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "roivault"
-
-
-def list_text(values: tuple[float, ...]) -> str:
-    return ", ".join(f"{v:g}" for v in values)
-
-
-def fingerprint(
-    preset: Preset, weights_sha256: str, precision: str, policy: DecodePolicy
-) -> dict[str, str | int | float]:
-    """Everything that may change a byte of a record, flat: it can be told without loading the model.
-
-    Args:
-        weights_sha256: of the checkpoint, as `weights.weights_sha256` tells it.
-        precision: float32, bfloat16 or float16; what `auto` became.
-        policy: how image files are read.
-    """
-    return {
-        "weights_sha256": weights_sha256,
-        **preset.choices(),
-        "precision": precision,
-        "orientation": policy.orientation,
-        "truncated": policy.truncated,
-        "max_pixels": policy.max_pixels,
-    }
-
-
-@cache
-def read_vocabulary(name: str) -> tuple[str, ...]:
-    """Names of a vocabulary file of the package, in id order: of each line the text before the first comma."""
-    if not name:
-        return ()
-    text = files("extractor").joinpath("data", name).read_text(encoding="utf-8")
-    return tuple(line.split(",")[0].strip().lower() for line in text.splitlines())
-
+__all__ = ["PRESETS", "Preset", "cache_folder", "fingerprint", "get_preset", "list_extractors", "read_vocabulary"]
 
 DEMO = Preset(
     name="demo",
@@ -197,18 +81,65 @@ VG_R101_ADAPTIVE = replace(
     ),
 )
 
+VG_X101 = Preset(
+    name="vg-x101",
+    revision=1,
+    summary="ResNeXt-101 64x4d FPN, fc6 features, 1600 classes, 10-100 regions by confidence; Pythia, ViLBERT, M3P",
+    architecture=FPNConfig(),
+    preprocess=Preprocess(resize="opencv"),
+    selection=PerClassNMS(pixel_inclusive=True),
+    weights="vg_x101.safetensors",
+    class_file="vg_classes.txt",
+    attribute_file="",
+    training_data="Visual Genome",
+    urls=(
+        "https://dl.fbaipublicfiles.com/pythia/detectron_model/detectron_model.pth",
+        "https://dl.fbaipublicfiles.com/vilbert-multi-task/detectron_model.pth",
+    ),
+)
+
+VG_X101_IGLUE = replace(
+    VG_X101,
+    name="vg-x101-iglue",
+    summary="vg-x101 exactly as IGLUE ran it: red and blue swapped, boxes into the padding, always 100 regions",
+    architecture=FPNConfig(clip_to="padded"),
+    preprocess=Preprocess(resize="opencv", channels="rgb"),
+    selection=PerClassNMS(min_score=0.0, min_regions=100, pixel_inclusive=True, clip=False),
+)
+
+FRCNN_VG_HF = replace(
+    VG_R101,
+    name="frcnn-vg-hf",
+    summary="vg-r101 as the Hugging Face port runs it on files, red and blue swapped: VSR's features for LXMERT",
+    preprocess=Preprocess(resize="torch", channels="rgb"),
+    selection=MaxClassNMS(min_regions=36),
+    urls=VG_R101.urls[::-1],
+)
+
 PRESETS: dict[str, Preset] = {
-    preset.name: preset for preset in (DEMO, VG_R101, VG_R101_BUTD)
+    preset.name: preset
+    for preset in (
+        DEMO,
+        VG_R101,
+        VG_R101_BUTD,
+        VG_R101_ADAPTIVE,
+        VG_X101,
+        VG_X101_IGLUE,
+        FRCNN_VG_HF,
+        VSR_VISUALBERT,
+    )
 }
 
 
 def list_extractors() -> list[str]:
-    """Names that `load_extractor` takes."""
+    """Names that `load_extractor` takes, beside "detectron2:CONFIG.yaml"."""
     return list(PRESETS)
 
 
 def get_preset(name: str) -> Preset:
-    """The preset of that name. Raises: UsageError, with the nearest names."""
+    """The preset of that name. Raises: UsageError, with the nearest names; for detectron2 see `detectron_preset`."""
+    if name.startswith(PREFIX):
+        return detectron_preset(name)
     if name not in PRESETS:
         near = difflib.get_close_matches(name, PRESETS, n=3, cutoff=0.4) or list(PRESETS)
         raise UsageError(f"there is no model {name!r}; did you mean {', '.join(near)}? `roivault models` lists them")

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torchvision.ops import roi_pool
 
 from .backbone import Backbone, FrozenBatchNorm2d, Norm, make_stage
-from .presets import C4Config
+from .configs import C4Config
 
 BOX_WEIGHTS = (10.0, 10.0, 5.0, 5.0)
 
@@ -51,5 +51,5 @@ class RoIHeads(nn.Module):
         return roi_pool(feature, rois, self.pooled_size, 1.0 / Backbone.stride)
 
     def features(self, pooled: Tensor) -> Tensor:
-        """[k,C,s,s] to region features [k,d]: spatial mean of res5, never negative."""
-        return self.res5(pooled).mean(dim=(2, 3))
+        """[k,C,s,s] to region features f32[k,d]: spatial mean of res5, never negative."""
+        return self.res5(pooled.to(self.res5[0].conv1.weight.dtype)).mean(dim=(2, 3), dtype=torch.float32)

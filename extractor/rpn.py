@@ -9,7 +9,7 @@ from torchvision.ops import nms
 
 from .backbone import Backbone
 from .boxes import clip_boxes, decode_deltas, grid_anchors, has_area
-from .presets import C4Config
+from .configs import C4Config
 
 
 class RPNHead(nn.Module):
@@ -22,7 +22,7 @@ class RPNHead(nn.Module):
         self.anchor_deltas = nn.Conv2d(hidden, anchors * 4, 1)
 
     def forward(self, feature: Tensor) -> tuple[Tensor, Tensor]:
-        hidden = F.relu(self.conv(feature), inplace=True)
+        hidden = F.relu(self.conv(feature), inplace=True).float()  # rounded logits would tie, and ranks be chance
         return self.objectness_logits(hidden), self.anchor_deltas(hidden)
 
 

@@ -2,12 +2,84 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from functools import singledispatch
+from typing import Any
+
 import torch
 from torch import Tensor
-from torchvision.ops import nms
+from torchvision.ops import batched_nms, nms
 
-from .boxes import has_area
-from .presets import MaxClassNMS
+from .boxes import clip_boxes, exclusive, has_area
+from .configs import DetectionNMS, MaxClassNMS, PerClassNMS
+from .detections import Detections
+from .per_class_nms import Overlaps, class_boxes, rank_by_survival, shared_boxes
+from .preprocess import Frame
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The regions of a record, best first.
+
+    rows i64[n] of the detections; boxes f32[n,4] in pixels of the original image; scores f32[n], what they were ranked
+    by; classes i64[n] where a region stands for another class than its most probable one.
+    """
+
+    rows: Tensor
+    boxes: Tensor
+    scores: Tensor
+    classes: Tensor | None = None
+
+    def of(self, found: Detections) -> tuple[Detections, Selection]:
+        """The detections that are kept, and this, in the CPU's memory."""
+        kept = found[self.rows]
+        if self.classes is not None:
+            kept = replace(kept, class_ids=self.classes, class_probs=self.scores)
+        return kept.cpu(), Selection(self.rows.cpu(), self.boxes.cpu(), self.scores.cpu())
+
+
+@singledispatch
+def select(rule: Any, found: Detections, frame: Frame) -> Selection:
+    """The regions that a preset's selection rule chooses.
+
+    Args:
+        rule: decides which function runs; a new kind of rule registers its own with `select.register`.
+        found: all RoIs of the image.
+        frame: how the boxes relate to the original image.
+    """
+    raise TypeError(f"there is no selection for a {type(rule).__name__}")
+
+
+@select.register
+def _(rule: MaxClassNMS, found: Detections, frame: Frame) -> Selection:
+    rows = select_max_class(found.boxes, found.class_probs, rule)
+    boxes = found.boxes[rows] * found.boxes.new_tensor(frame.to_original)
+    return Selection(rows, clip_boxes(boxes, frame.height, frame.width), found.class_probs[rows])
+
+
+@select.register
+def _(rule: PerClassNMS, found: Detections, frame: Frame) -> Selection:
+    to_original = found.rois.new_tensor(frame.to_original)
+    boxes = found.rois * to_original
+    if rule.class_boxes:
+        overlaps = class_boxes(found.class_boxes * to_original, rule.threshold)
+    else:
+        overlaps = shared_boxes(exclusive(boxes) if rule.pixel_inclusive else boxes, rule.threshold)
+    rows, scores = select_per_class(overlaps, found.class_scores, rule)
+    boxes = boxes[rows]
+    if rule.clip:
+        boxes = clip_boxes(boxes, frame.height, frame.width)
+    # an inclusive box that covers a part of one pixel would end before it starts
+    return Selection(rows, torch.cat((boxes[:, :2], torch.maximum(boxes[:, :2], boxes[:, 2:])), dim=1), scores)
+
+
+@select.register
+def _(rule: DetectionNMS, found: Detections, frame: Frame) -> Selection:
+    rows, classes = torch.nonzero(found.class_scores > rule.min_score, as_tuple=True)
+    scores, boxes = found.class_scores[rows, classes], found.class_boxes[rows, classes]
+    keep = batched_nms(boxes, scores, classes, rule.threshold)[: rule.max_regions]
+    boxes = clip_boxes(boxes[keep] * boxes.new_tensor(frame.to_original), frame.height, frame.width)
+    return Selection(rows[keep], boxes, scores[keep], classes[keep])
 
 
 def select_max_class(boxes: Tensor, scores: Tensor, rule: MaxClassNMS) -> Tensor:
@@ -31,5 +103,35 @@ def select_max_class(boxes: Tensor, scores: Tensor, rule: MaxClassNMS) -> Tensor
         keep = candidates[nms(boxes[candidates], scores[candidates], threshold)[: rule.max_regions]]
         if len(keep) == rule.max_regions:
             break
-    enough = max(rule.min_regions, int((scores[keep] >= rule.min_score).sum()))
-    return keep[:enough]
+    return keep[: enough(scores[keep], rule)]
+
+
+def select_per_class(overlaps: Overlaps, scores: Tensor, rule: PerClassNMS) -> tuple[Tensor, Tensor]:
+    """Rows to keep and their ranks, best first.
+
+    Reproduces the "10-100 boxes" selection of bottom-up attention (Anderson et al. 2018), and of Pythia and ViLBERT: a
+    RoI ranks by its best score among the classes in which no better RoI suppresses it. A RoI that survives in no class
+    ranks 0 and comes last, in the order of the RoIs.
+
+    Args:
+        overlaps: which RoIs suppress each other, see per_class_nms.py.
+        scores: f32[k,C], probability of each foreground class.
+        rule: how many to keep, and from which rank on.
+
+    Returns:
+        i64[n] and f32[n], n at most rule.max_regions.
+    """
+    rows, ranks = rank_by_survival(torch.nan_to_num(scores), overlaps, rule.max_regions)
+    missing = rule.min_regions - len(rows)
+    if missing > 0:
+        others = torch.ones(len(scores), dtype=torch.bool, device=scores.device)
+        others[rows] = False
+        rest = torch.nonzero(others).squeeze(1)[:missing]
+        rows, ranks = torch.cat((rows, rest)), torch.cat((ranks, ranks.new_zeros(len(rest))))
+    count = enough(ranks, rule)
+    return rows[:count], ranks[:count]
+
+
+def enough(ranks: Tensor, rule: MaxClassNMS | PerClassNMS) -> int:
+    """How many of the regions with these ranks, best first, a rule keeps."""
+    return max(rule.min_regions, int((ranks >= rule.min_score).sum()))

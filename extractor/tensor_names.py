@@ -6,7 +6,7 @@ The networks use detectron2's names. maskrcnn-benchmark's are translated by the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from cache import WeightsError
 
@@ -50,8 +50,8 @@ def canonical_name(name: str) -> str | None:
     return None if _IGNORED.search(name) else name
 
 
-def canonical_names(names: Iterable[str]) -> dict[str, str]:
-    """Name here for each name of a checkpoint that a network may need.
+def canonical_names(names: Iterable[str], expected: Container[str] = ()) -> dict[str, str]:
+    """Name here for each name of a checkpoint that a network may need; a name that is `expected` is left as it is.
 
     A "module." before every name, which data-parallel training leaves behind, is dropped.
 
@@ -62,7 +62,8 @@ def canonical_names(names: Iterable[str]) -> dict[str, str]:
     plain = {name: name for name in names}
     while plain and all(name.startswith("module.") for name in plain.values()):
         plain = {name: short.removeprefix("module.") for name, short in plain.items()}
-    found = {name: new for name, short in plain.items() if (new := canonical_name(short)) is not None}
+    translated = {name: short if short in expected else canonical_name(short) for name, short in plain.items()}
+    found = {name: new for name, new in translated.items() if new is not None}
     if len(set(found.values())) < len(found):
         twice = sorted(new for new in set(found.values()) if list(found.values()).count(new) > 1)
         raise WeightsError(f"the checkpoint holds {twice[0]} under two names")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from cache import InputNotFound, WeightsError
 
-from .presets import Preset
+from .preset import Preset
 
 if TYPE_CHECKING:
     import torch
@@ -94,7 +94,8 @@ def matching_tensors(model: torch.nn.Module, path: Path) -> dict[str, torch.Tens
     expected = model.state_dict()
     loaded = read_checkpoint(path)
     unused = re.compile(getattr(model, "unused_tensors", "$^"))
-    names = {name: new for name, new in canonical_names(loaded).items() if new in expected or not unused.match(new)}
+    translated = canonical_names(loaded, expected)
+    names = {name: new for name, new in translated.items() if new in expected or not unused.match(new)}
     state = {new: loaded[name] for name, new in names.items()}
     problems = [f"missing {name}" for name in expected if name not in state]
     problems += [f"unknown {name}" for name, new in names.items() if new not in expected]

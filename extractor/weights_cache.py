@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from cache import DiskError, InputNotFound, UsageError, WeightsError
 
-from .presets import Preset, cache_folder
+from .preset import Preset, cache_folder
 from .weights import SOURCE_SHA256, file_sha256, matching_tensors, read_metadata
 
 BLOCK = 1 << 20

@@ -45,7 +45,8 @@ def two_threads():
 @pytest.fixture(scope="session")
 def small_preset():
     """A C4 preset with few channels, whose weights the `small_weights` fixture makes."""
-    from extractor.presets import DEMO, MaxClassNMS
+    from extractor.configs import MaxClassNMS
+    from extractor.presets import DEMO
 
     architecture = replace(
         DEMO.architecture,
@@ -96,4 +97,5 @@ def pictures() -> list[np.ndarray]:
     """Five RGB pictures: three shapes, two of which occur twice."""
     rng = np.random.default_rng(3)
     shapes = [(120, 160), (160, 120), (90, 200), (120, 160), (160, 120)]
-    return [np.kron(rng.integers(0, 256, (h // 10, w // 10, 3)), np.ones((10, 10, 1))).astype(np.uint8) for h, w in shapes]
+    blocks = [rng.integers(0, 256, (h // 10, w // 10, 3), dtype=np.uint8) for h, w in shapes]
+    return [np.kron(block, np.ones((10, 10, 1), np.uint8)) for block in blocks]

@@ -5,12 +5,13 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 
 import extractor.extractor as module
 from cache import Failure, InputNotFound, Regions, UsageError
 from extractor.devices import exact_numerics, resolve_device, resolve_precision
-from extractor.extractor import load_extractor
-from extractor.images import ImageError
+from extractor.extractor import Extractor, load_extractor
+from extractor.images import DecodePolicy, ImageError
 
 
 def same(a: Regions, b: Regions, digest: bool = True) -> bool:
@@ -81,7 +82,9 @@ def test_given_boxes_are_described_as_they_are(small_extractor, pictures):
     assert np.array_equal(alone.features[0], given.features[1])
 
 
-@pytest.mark.parametrize("boxes", [[[10, 10, 10, 30]], [[5, 5, 9, 9], [8, 8, 2, 9]], [[0, 0, np.nan, 3]], [], [[1, 2, 3]]])
+@pytest.mark.parametrize(
+    "boxes", [[[10, 10, 10, 30]], [[5, 5, 9, 9], [8, 8, 2, 9]], [[0, 0, np.nan, 3]], [], [[1, 2, 3]]]
+)
 def test_degenerate_boxes_are_refused_by_key(small_extractor, pictures, boxes):
     with pytest.raises(ImageError) as caught:
         small_extractor([pictures[0]], boxes=[np.array(boxes, np.float32)], keys=["x"])
@@ -101,7 +104,7 @@ def test_when_memory_runs_out_the_image_becomes_a_failure(small_extractor, pictu
     def detect(images, *_):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
 
-    monkeypatch.setattr(small_extractor._detector, "detect", detect)
+    monkeypatch.setattr(small_extractor._network, "detect", detect)
     failures = small_extractor(pictures[:2], keys=["a", "b"], on_error="return")
     assert [(f.key, f.kind) for f in failures] == [("a", "out_of_memory"), ("b", "out_of_memory")]
 
@@ -110,13 +113,13 @@ def test_a_bug_is_not_mistaken_for_a_bad_image(small_extractor, pictures, monkey
     def detect(images, *_):
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
-    monkeypatch.setattr(small_extractor._detector, "detect", detect)
+    monkeypatch.setattr(small_extractor._network, "detect", detect)
     with pytest.raises(RuntimeError, match="mat1"):
         small_extractor(pictures[:1], on_error="return")
 
 
 def test_a_gpu_out_of_memory_is_retried_in_smaller_passes(small_extractor, pictures, monkeypatch):
-    seen, detect = [], small_extractor._detector.detect
+    seen, detect = [], small_extractor._network.detect
 
     def limited(images, rois, chunk):
         seen.append((len(images), chunk))
@@ -124,15 +127,13 @@ def test_a_gpu_out_of_memory_is_retried_in_smaller_passes(small_extractor, pictu
             raise torch.OutOfMemoryError("CUDA out of memory")
         return detect(images, rois, chunk)
 
-    monkeypatch.setattr(small_extractor._detector, "detect", limited)
+    monkeypatch.setattr(small_extractor._network, "detect", limited)
     monkeypatch.setattr(small_extractor, "device", type("Device", (), {"type": "cuda"})())
     monkeypatch.setattr(module.torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(torch.Tensor, "to", lambda self, *a, **k: self)
-    results = [None] * 8
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
     images = [small_extractor.decode(pictures[0], "k")] * 8
-    rows = list(range(8))
-    size = small_extractor._resized_size(images[0])
-    small_extractor._run(rows, size, images, list("abcdefgh"), [None] * 8, results, 16)
+    results = small_extractor.extract(images, list("abcdefgh"))
     assert all(isinstance(r, Regions) for r in results) and [r.key for r in results] == list("abcdefgh")
     assert seen[:5] == [(8, 16), (8, 8), (8, 4), (8, 2), (8, 1)] and (4, 1) in seen
 
@@ -143,7 +144,7 @@ def test_numeric_settings_are_restored(small_extractor, pictures):
     before = [p.fp32_precision for p in products]
     try:
         backends.mkldnn.matmul.fp32_precision = "bf16"
-        with pytest.raises(ZeroDivisionError), exact_numerics(torch.device("cpu"), "float32"):
+        with pytest.raises(ZeroDivisionError), exact_numerics():
             assert all(p.fp32_precision == "ieee" for p in products) and not backends.cudnn.benchmark
             1 / 0  # noqa: B018
         assert backends.mkldnn.matmul.fp32_precision == "bf16"
@@ -172,3 +173,45 @@ def test_loading_names_what_is_missing(tmp_path):
         load_extractor("nonsense")
     with pytest.raises(InputNotFound, match=r"gone\.safetensors"):
         load_extractor("demo", weights=tmp_path / "gone.safetensors")
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+def test_company_does_not_matter_in_any_precision(small_preset, small_weights, pictures, precision):
+    extractor = Extractor(small_preset, small_weights, "cpu", precision, DecodePolicy())
+    alone = [extractor([picture])[0] for picture in pictures[:3]]
+    for order in itertools.permutations(range(3)):
+        together = extractor([pictures[i] for i in order])
+        assert all(same(together[place], alone[i]) for place, i in enumerate(order))
+
+
+def test_lower_precisions_keep_boxes_and_ranks_exact_enough(small_preset, small_weights, pictures):
+    def features(precision):
+        extractor = Extractor(small_preset, small_weights, "cpu", precision, DecodePolicy())
+        return extractor(pictures[:1], boxes=[np.array([[10, 10, 90, 80], [0, 0, 160, 120]])])[0].features
+
+    reference = features("float32")
+    for precision in ("bfloat16", "float16"):
+        assert not np.array_equal(features(precision), reference)
+        cosine = (features(precision) * reference).sum(1)
+        cosine /= np.linalg.norm(reference, axis=1) * np.linalg.norm(features(precision), axis=1)
+        assert (cosine > 0.999).all()
+
+
+def test_an_image_that_overflows_a_lower_precision_runs_in_float32(small_preset, small_weights, pictures, tmp_path):
+    state = load_file(small_weights)
+    state["backbone.stem.conv1.weight"] *= 1e5  # beyond what float16 can hold, not float32
+    save_file(state, str(tmp_path / "large.safetensors"))
+    arguments = (small_preset, tmp_path / "large.safetensors", "cpu")
+    boxes = [np.array([[10, 10, 90, 80]], np.float32)]
+    expected = Extractor(*arguments, "float32", DecodePolicy())(pictures[:1], boxes=boxes)
+    found = Extractor(*arguments, "float16", DecodePolicy())(pictures[:1], boxes=boxes)
+    assert same(found[0], expected[0])
+
+
+def test_maps_that_are_not_finite_in_float32_are_a_failure(small_preset, small_weights, pictures, tmp_path):
+    state = load_file(small_weights)
+    state["backbone.stem.conv1.weight"] *= 1e38
+    save_file(state, str(tmp_path / "infinite.safetensors"))
+    extractor = Extractor(small_preset, tmp_path / "infinite.safetensors", "cpu", "float32", DecodePolicy())
+    failure = extractor(pictures[:1], keys=["a"], on_error="return")[0]
+    assert isinstance(failure, Failure) and (failure.key, failure.kind) == ("a", "non_finite")

@@ -28,5 +28,7 @@ def test_an_unknown_name_is_answered_with_near_ones():
 
 
 def test_listing_the_models_loads_no_torch():
-    code = "import sys, extractor; extractor.list_extractors(); print([m for m in ('torch', 'cv2', 'PIL') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    code = "import sys, extractor as e; [e.get_preset(n).dim for n in e.list_extractors()]; "
+    code += "print([m for m in ('torch', 'cv2', 'PIL') if m in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

@@ -1,7 +1,7 @@
 import numpy as np
 import torch
 
-from extractor.presets import C4Config
+from extractor.configs import C4Config
 from extractor.rpn import ProposalNetwork
 
 

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
+from extractor.configs import C4Config, MaxClassNMS
 from extractor.detector import Detector
-from extractor.presets import C4Config, MaxClassNMS
 from extractor.selection import select_max_class
 
 
@@ -14,9 +14,9 @@ def reference_heads(golden_weight):
         detector = Detector(C4Config())
     predictor = detector.roi_heads.box_predictor.to_empty(device="cpu")
     prefix = "roi_heads.box_predictor."
-    predictor.load_state_dict(
-        {name: torch.from_numpy(golden_weight(prefix + name, tuple(t.shape))) for name, t in predictor.state_dict().items()}
-    )
+    shapes = {name: tuple(tensor.shape) for name, tensor in predictor.state_dict().items()}
+    state = {name: torch.from_numpy(golden_weight(prefix + name, shape)) for name, shape in shapes.items()}
+    predictor.load_state_dict(state)
     return detector
 
 
@@ -66,7 +66,9 @@ def test_the_threshold_rises_only_until_there_are_enough():
     assert select_max_class(boxes, scores, MaxClassNMS(max_regions=3)).tolist() == [0, 1, 2]
 
 
-@pytest.mark.parametrize(("min_score", "min_regions", "expected"), [(0.45, 0, 3), (0.45, 4, 4), (0.95, 0, 0), (0.0, 0, 5)])
+@pytest.mark.parametrize(
+    ("min_score", "min_regions", "expected"), [(0.45, 0, 3), (0.45, 4, 4), (0.95, 0, 0), (0.0, 0, 5)]
+)
 def test_weak_regions_go_but_not_below_the_minimum(min_score, min_regions, expected):
     boxes, scores = spread(5)
     rule = MaxClassNMS(min_score=min_score, min_regions=min_regions)

@@ -1,0 +1,66 @@
+"""From a decoded image to a network's input, by the rules of the published systems."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .configs import Preprocess
+from .resize import opencv_scale, resize_opencv, resize_pillow, short_side_size
+
+
+@dataclass(frozen=True)
+class Frame:
+    """How an image of width x height pixels lies in the network's input of `size` (height, width) pixels.
+
+    A point (x, y) of the image is (x * scale[0], y * scale[1]) there.
+    """
+
+    width: int
+    height: int
+    size: tuple[int, int]
+    scale: tuple[float, float]
+
+    @property
+    def to_resized(self) -> np.ndarray:
+        """f32[4] to multiply boxes of the image with."""
+        return np.array(self.scale * 2, dtype=np.float32)
+
+    @property
+    def to_original(self) -> np.ndarray:
+        """f32[4] to multiply boxes of the input with."""
+        return np.array([1 / s for s in self.scale * 2], dtype=np.float32)
+
+
+def frame(rule: Preprocess, height: int, width: int) -> Frame:
+    """The frame of an image of that size."""
+    if rule.resize == "opencv":
+        scale = opencv_scale(height, width, rule.short_side, rule.long_side)
+        new_height, new_width = (max(1, int(np.round(side * scale))) for side in (height, width))
+        return Frame(width, height, (new_height, new_width), (scale, scale))
+    new_height, new_width = short_side_size(height, width, rule.short_side, rule.long_side)
+    return Frame(width, height, (new_height, new_width), (new_width / width, new_height / height))
+
+
+def network_input(rgb: np.ndarray, rule: Preprocess, to: Frame) -> Tensor:
+    """f32[3,h,w] for an RGB uint8 [H,W,3] image."""
+    pixels = rgb if rule.channels == "rgb" else rgb[:, :, ::-1]
+    if rule.resize == "pillow":
+        resized = _centred(resize_pillow(np.ascontiguousarray(pixels), to.size).astype(np.float32), rule)
+    elif rule.resize == "opencv":
+        resized = resize_opencv(_centred(pixels.astype(np.float64), rule), to.scale[0])
+    else:
+        planes = torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1))).float()
+        planes = F.interpolate(planes[None], to.size, mode="bilinear", align_corners=False)[0]
+        resized = _centred(planes.numpy().transpose(1, 2, 0), rule)
+    return torch.from_numpy(np.ascontiguousarray(resized.transpose(2, 0, 1)))
+
+
+def _centred(pixels: np.ndarray, rule: Preprocess) -> np.ndarray:
+    """f32: mean subtracted in the precision of `pixels`, then divided by the deviation."""
+    centred = (pixels - np.array(rule.mean_bgr, dtype=pixels.dtype)).astype(np.float32)
+    return centred if rule.std == (1.0, 1.0, 1.0) else centred / np.array(rule.std, dtype=np.float32)
