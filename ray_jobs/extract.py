@@ -84,7 +84,7 @@ def run_extract(options: ExtractOptions, load: Callable[[Choices], Model] = load
     store = printable(options.output)
     log.info("extract %s into %s with %s", printable(options.source), store, preset.name)
     tally, model = Tally(), None
-    with Drain() as drain, closing(Listing(source, options.limit)) as listing, Progress(tally, options.quiet):
+    with Drain() as drain, closing(Listing(source, tally, options.limit)) as listing, Progress(tally, options.quiet):
         while not (listing.peek(0.2) or listing.exhausted or drain.requested):
             pass
         if not listing.exhausted and not drain.requested:

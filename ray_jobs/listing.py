@@ -13,9 +13,10 @@ import numpy as np
 import xxhash
 
 from .sources import Item, Source
+from .tally import Tally
 
 FIRST_CHUNK, LARGEST_CHUNK = 16, 1024  # small at first, so that the first image is at work at once
-CHUNKS_AHEAD = 32  # known in advance, for the time left to be told
+CHUNKS_AHEAD = 32  # that many images are known in advance, so that the time left can be told
 
 
 @dataclass(frozen=True)
@@ -81,14 +82,15 @@ class Listing:
 
     Args:
         source: what to list.
+        tally: is told how much is listed so far, ahead of what `next` has returned.
         limit: stop after this many entries.
 
     Errors of the source are raised by `next`.
     """
 
-    def __init__(self, source: Source, limit: int | None = None):
+    def __init__(self, source: Source, tally: Tally, limit: int | None = None):
         self.exhausted = False
-        self._source, self._limit = source, limit
+        self._source, self._tally, self._limit = source, tally, limit
         self._ready: queue.Queue = queue.Queue(CHUNKS_AHEAD)
         self._first: Chunk | None = None
         self._closed = threading.Event()
@@ -125,8 +127,10 @@ class Listing:
     def _run(self) -> None:
         try:
             for chunk in self._chunks():
+                self._tally.listed += len(chunk)
                 if not self._put(chunk):
                     return
+            self._tally.complete = True
             self._put(None)
         except BaseException as error:
             self._put(error)
@@ -145,8 +149,7 @@ class Listing:
         while left is None or left > 0:
             begin = time.perf_counter()
             batch = list(islice(items, size if left is None else min(size, left)))
-            chunk = seen.split(batch)
-            chunk = replace(chunk, seconds=time.perf_counter() - begin)
+            chunk = replace(seen.split(batch), seconds=time.perf_counter() - begin)
             if not batch:
                 return
             if left is not None:

@@ -116,9 +116,7 @@ class LocalEngine:
         """Run the model over a unit and commit it."""
         work.tally.spend("decode", sum(d.seconds for d in unit) / self._threads, len(unit))
         rows = [i for i, decoded in enumerate(unit) if isinstance(decoded.image, DecodedImage)]
-        results: list[Regions | Failure | None] = [
-            decoded.image for decoded in unit
-        ]  # failures and unchanged ones stay
+        results = [decoded.image for decoded in unit]  # failures and unchanged ones stay as they are
         if rows:
             begin = time.perf_counter()
             extracted = self._extract([unit[i] for i in rows])

@@ -44,7 +44,7 @@ class Work:
     Args:
         listing: the inputs.
         writer: the store.
-        tally: is kept up to date, failures of the listing included.
+        tally: is told what the store holds of the listing.
         retry_failed: also hand out inputs that the store holds a failure of.
         refresh_changed: also hand out inputs with a record, to compare with their images.
     """
@@ -71,7 +71,6 @@ class Work:
         """Whether there is a task at the moment; looks at one more chunk of the listing, with `wait` for a moment."""
         if not self._ready and (chunk := self._listing.next(0.2 if wait else 0.0)):
             self._check(chunk)
-        self.tally.complete = self._listing.exhausted
         return bool(self._ready)
 
     def take(self, wait: bool) -> Task | None:
@@ -99,7 +98,6 @@ class Work:
     def _check(self, chunk: Chunk) -> None:
         begin = time.perf_counter()
         tally = self.tally
-        tally.listed += len(chunk)
         for item in chunk.duplicates:
             self._fail(Failure(item.key, "duplicate_key", "another input has the same key", item.source))
         for item, state in zip(chunk.items, self._writer.states([item.key for item in chunk.items]), strict=True):

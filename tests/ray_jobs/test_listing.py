@@ -5,6 +5,7 @@ import pytest
 
 from ray_jobs.listing import CHUNKS_AHEAD, LARGEST_CHUNK, Listing, SeenKeys
 from ray_jobs.sources import Item, Unusable
+from ray_jobs.tally import Tally
 
 NOWHERE = Unusable("missing", "not there")
 
@@ -40,13 +41,13 @@ def read(listing):
 
 @pytest.mark.parametrize("count", [0, 1, 15, 16, 17, 5000])
 def test_everything_is_listed_once_and_in_order(count):
-    assert read(Listing(Numbers(count))) == ([f"{number:07d}" for number in range(count)], [])
+    assert read(Listing(Numbers(count), Tally())) == ([f"{number:07d}" for number in range(count)], [])
 
 
 @pytest.mark.parametrize("limit", [1, 16, 17, 100])
 def test_limit(limit):
     source = Numbers(1000)
-    assert len(read(Listing(source, limit))[0]) == limit
+    assert len(read(Listing(source, Tally(), limit))[0]) == limit
     assert source.given <= limit + 1
 
 
@@ -59,7 +60,7 @@ def test_equal_keys_across_chunks():
             yield item("0000999", "/elsewhere too")
             yield item("0000999", "/elsewhere too")
 
-    keys, duplicates = read(Listing(Twice(1000)))
+    keys, duplicates = read(Listing(Twice(1000), Tally()))
     assert len(keys) == 1000
     assert duplicates == ["/elsewhere", "/elsewhere too", "/elsewhere too"]
 
@@ -71,24 +72,31 @@ def test_equal_keys_within_a_chunk():
 
 
 def test_an_error_of_the_source_ends_the_listing():
-    listing = Listing(Numbers(100, OSError("the disk went away")))
+    listing = Listing(Numbers(100, OSError("the disk went away")), Tally())
     with pytest.raises(OSError, match="went away"):
         while listing.next(5.0):
             pass
     assert listing.exhausted and listing.next(0) is None
 
 
+def test_the_tally_knows_what_is_listed_ahead():
+    tally = Tally()
+    listing = Listing(Numbers(5000), tally)
+    listing._thread.join(20)
+    assert (tally.listed, tally.complete, listing.exhausted) == (5000, True, False)
+
+
 def test_peek_takes_nothing_away():
-    listing = Listing(Numbers(3))
+    listing = Listing(Numbers(3), Tally())
     assert listing.peek(5.0)
     assert len(listing.next(5.0)) == 3
-    empty = Listing(Numbers(0))
+    empty = Listing(Numbers(0), Tally())
     assert not empty.peek(5.0) and empty.exhausted
 
 
 def test_listing_runs_only_so_far_ahead_and_ends_when_closed():
     source = Numbers(10**9)
-    listing = Listing(source)
+    listing = Listing(source, Tally())
     while listing.peek(1.0) and source.given < CHUNKS_AHEAD * LARGEST_CHUNK // 2:
         listing.next(0)
     listing.close()
