@@ -228,12 +228,15 @@ def create(path: Path) -> None:
 def _open(path: Path, writable: bool, map_size: int, create: bool = False) -> tuple[lmdb.Environment, bool]:
     options = dict(
         subdir=False, create=create, readonly=not writable, map_size=map_size, max_dbs=len(DATABASES),
-        max_readers=MAX_READERS, max_spare_txns=0,
+        max_readers=MAX_READERS, max_spare_txns=0, mode=0o666,
     )  # fmt: skip
     try:
         try:
             _reserve_lock_file(path)
-            return lmdb.open(str(path), **options), False
+            env = lmdb.open(str(path), **options)
+            if writable:
+                env.reader_check()  # what a killed reader had open would keep pages from being used again
+            return env, False
         except (OSError, lmdb.ReadonlyError):
             if writable:
                 raise

@@ -131,13 +131,12 @@ def decode(key: str, buffer: bytes | memoryview, check: bool = True) -> Regions:
         layout = _layout(n, d, size, bytes(buffer[HEADER.size : start]))
     except ValueError as error:
         raise CorruptRecord(key, str(error)) from None
-    values = {"key": key, "width": width, "height": height}
-    for name, shape, dtype, offset in layout:
-        array = np.ndarray(shape, dtype, buffer, offset)
-        values[name] = array if array.flags.aligned else array.copy()
+    values = {name: np.ndarray(shape, dtype, buffer, offset) for name, shape, dtype, offset in layout}
+    if not all([array.flags.aligned for array in values.values()]):
+        values = {name: array if array.flags.aligned else array.copy() for name, array in values.items()}
     if "source_digest" in values:
         values["source_digest"] = values["source_digest"].tobytes()
-    return Regions.trusted(**values)
+    return Regions.trusted(key=key, width=width, height=height, **values)
 
 
 @lru_cache(maxsize=4096)

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 import xxhash
 
-from .environment import LOCK_SUFFIX, Environment, View
+from .environment import Environment, View
 from .errors import StoreDamaged
 from .files import disk_errors, sync_file
 from .index import Entry, Index
@@ -35,7 +35,6 @@ def seal(store: Path, shard: Shard, environment: Environment) -> Shard:
         entries = _locate_values(path, shard.number, environment)
         size = environment.data_size()
         environment.retire()
-        path.with_name(path.name + LOCK_SUFFIX).unlink(missing_ok=True)
         sync_file(path, size)
         checksum = file_checksum(path)
         index = Index.build(entries)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import xxhash
 
-from .environment import Environment
+from .environment import Environment, View
 from .errors import CorruptRecord, StoreDamaged
 from .index import FILE, Entry, Index, hash_keys
 from .keys import MAX_KEY_BYTES
@@ -114,27 +114,19 @@ class Snapshot:
         self, number: int, keys: list[bytes], found: list[State | None], records: bool
     ) -> list[tuple[int, State]]:
         """(place, state) of the keys whose state in an open shard overrides what was found before."""
-        environment = self.open[number]
-        for attempt in range(_LOCKLESS_TRIES):
-            states = []
+        environment, tries = self.open[number], _LOCKLESS_TRIES
+        while True:
             try:
                 with environment.read() as view:
-                    for place, key in enumerate(keys):
-                        earlier = found[place]
-                        if not 0 < len(key) <= MAX_KEY_BYTES or (earlier and earlier.is_record and not view.overriding):
-                            continue
-                        flags = view.flags(key)
-                        if flags is not None and (earlier is None or overrides(earlier.flags, flags)):
-                            copied = bytes(view.value(key, flags)) if records or not is_record(flags) else None
-                            states.append((place, State(flags, number, None, copied)))
+                    states = list(_overriding_states(view, number, keys, found, records))
                 if environment.lockless:
                     for place, state in states:
                         _check_copy(keys[place].decode(), state)
                 return states
             except (StoreDamaged, CorruptRecord):
-                if not environment.lockless or attempt == _LOCKLESS_TRIES - 1:
+                tries -= 1
+                if not environment.lockless or not tries:
                     raise  # else a writer elsewhere may have altered a page under our eyes
-        raise AssertionError("unreachable")
 
     def value(self, state: State) -> bytes | memoryview:
         """The bytes of a state: a view of a sealed shard, the copy from an open one. Raises: StoreDamaged."""
@@ -168,9 +160,8 @@ class Snapshot:
             indexes = self.indexes
             for number, environment in self.open.items():
                 with environment.read() as view:
-                    indexes = [
-                        *indexes, Index.build([(key, Entry(number, 0, 0, 0, flags)) for key, flags in view.keys()])
-                    ]  # fmt: skip
+                    states = [(key, Entry(number, 0, 0, 0, flags)) for key, flags in view.keys()]
+                indexes = [*indexes, Index.build(states)]
             self._resolved = versions, indexes[0] if len(indexes) == 1 else Index.merge(indexes)
         return self._resolved[1]
 
@@ -178,6 +169,19 @@ class Snapshot:
         """(key, entry) of every state, in storage order."""
         for key, entry in self.resolved().states():
             yield key.decode(), entry
+
+
+def _overriding_states(
+    view: View, number: int, keys: list[bytes], found: list[State | None], records: bool
+) -> Iterator[tuple[int, State]]:
+    for place, key in enumerate(keys):
+        earlier = found[place]
+        if not 0 < len(key) <= MAX_KEY_BYTES or (earlier and earlier.is_record and not view.overriding):
+            continue
+        flags = view.flags(key)
+        if flags is not None and (earlier is None or overrides(earlier.flags, flags)):
+            copied = bytes(view.value(key, flags)) if records or not is_record(flags) else None
+            yield place, State(flags, number, None, copied)
 
 
 def _check_copy(key: str, state: State) -> None:

@@ -155,6 +155,8 @@ class StoreWriter:
             self._save(self._manifest.with_shard(sealed))
         finally:
             self._forget_environment()
+        # only now: as long as the shard counts as open, its readers and its next writer must meet in one lock file
+        (self.path / (shard.file + LOCK_SUFFIX)).unlink(missing_ok=True)
         self._merge(closing=False)
 
     def close(self) -> None:

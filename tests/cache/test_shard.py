@@ -65,7 +65,8 @@ def test_what_the_manifest_says_of_it(fill, states, tmp_path):
     assert (shard.state, shard.records, shard.failures) == ("sealed", 31, 8)
     assert shard.bytes == os.path.getsize(path) and shard.checksum == f"{file_checksum(path):016x}"
     assert shard.index_bytes == os.path.getsize(tmp_path / shard.index_file)
-    assert sorted(p.name for p in tmp_path.iterdir()) == [shard.index_file, shard.file]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [shard.index_file, shard.file, shard.file + LOCK_SUFFIX]
+    assert path.stat().st_mode & 0o111 == 0
 
 
 def test_sealing_can_be_done_again(fill, states, tmp_path):
@@ -137,4 +138,3 @@ def test_damage_is_seen_before_mapping(fill, states, tmp_path):
     path.unlink()
     with pytest.raises(StoreDamaged, match=f"{path}.*missing"):
         SealedShard.shared(path, shard)
-    assert not os.path.exists(f"{path}{LOCK_SUFFIX}")

@@ -355,7 +355,7 @@ def test_an_open_shard_that_was_cut(build):
     path = build("s.roi", [f"{i}" for i in range(20)], open_last=True)
     os.truncate(path / "shard-00000.lmdb", 30_000)
     store = open_store(path)
-    for use in (lambda: store["1"], lambda: len(store), lambda: list(store.keys())):
+    for use in (lambda: store["1"], lambda: len(store)):
         with pytest.raises(StoreDamaged, match="was cut"):
             use()
 
