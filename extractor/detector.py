@@ -42,7 +42,6 @@ class Detector(nn.Module):
             logits, deltas = self.proposal_generator.rpn_head(feature)
             rois = [self.proposal_generator.propose(*maps, size)[0] for maps in zip(logits, deltas, strict=True)]
         finite = torch.isfinite(feature).flatten(1).all(dim=1).tolist()
-        feature = feature.float()
         for index, boxes in enumerate(rois):
             yield self.describe(feature[index : index + 1], boxes, size, chunk) if finite[index] else None
 
@@ -53,14 +52,13 @@ class Detector(nn.Module):
         the last bits, and a record must not depend on how many proposals happened to be in its chunk.
         """
         chunk = chunk or self.config.roi_chunk
-        parts = [self._describe_chunk(feature, part, size, chunk) for part in rois.split(chunk)] if len(rois) else []
-        return Detections.cat(parts or [self._describe_chunk(feature, rois, size, chunk)])
-
-    def _describe_chunk(self, feature: Tensor, rois: Tensor, size: tuple[int, int], chunk: int) -> Detections:
-        padded = rois.new_zeros(chunk, 5)  # column 0, the image's index in the batch, stays 0
-        padded[: len(rois), 1:] = rois
-        features = self.roi_heads.features(self.roi_heads.pool(feature, padded))
-        return self.predict(padded[:, 1:], features, size)[: len(rois)]
+        whole = F.pad(rois, (0, 0, 0, -len(rois) % chunk if len(rois) else chunk))
+        pooler = self.roi_heads.pooler(feature, whole)
+        parts = []
+        for start in range(0, len(whole), chunk):
+            rows = slice(start, start + chunk)
+            parts.append(self.predict(whole[rows], self.roi_heads.features(pooler(rows)), size))
+        return Detections.cat(parts)[: len(rois)]
 
     def predict(self, rois: Tensor, features: Tensor, size: tuple[int, int]) -> Detections:
         """Detections of rois f32[k,4] from their region features [k,d], in an image of `size` (height, width)."""

@@ -29,7 +29,6 @@ def read_config(name: str) -> Any:
         InputNotFound: there is neither such a file nor such a name.
     """
     try:
-        from detectron2 import model_zoo
         from detectron2.config import get_cfg
     except ImportError as error:
         raise UsageError(
@@ -39,8 +38,10 @@ def read_config(name: str) -> Any:
     path = name
     if not os.path.isfile(path):
         try:
-            path = model_zoo.get_config_file(name)
-        except RuntimeError as error:
+            from detectron2.model_zoo import get_config_file
+
+            path = get_config_file(name)
+        except (RuntimeError, ImportError) as error:
             raise InputNotFound(f"there is no file {name}, nor has detectron2's model zoo such a model") from error
     config = get_cfg()
     try:

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from .backbone import Conv
 from .detections import Detections
 from .devices import DTYPES
 from .weights import load_weights
@@ -59,8 +58,8 @@ def empty_network(architecture: Any) -> nn.Module:
 def load_network(architecture: Any, weights: Path, device: torch.device, precision: str) -> nn.Module:
     """The network with the checkpoint's weights, ready to run.
 
-    Frozen norms are merged into their convolutions, and maps lie in memory pixel by pixel (channels last), which is
-    what both CPUs and GPUs are fastest at.
+    Modules with a method `fold` are made cheaper by it, such as by merging a frozen norm into its convolution, and maps
+    lie in memory pixel by pixel (channels last), which is what both CPUs and GPUs are fastest at.
 
     Raises: WeightsError, see `load_weights`.
     """
@@ -68,7 +67,7 @@ def load_network(architecture: Any, weights: Path, device: torch.device, precisi
     load_weights(network, weights)
     network.eval().requires_grad_(False)
     for module in network.modules():
-        if isinstance(module, Conv):
+        if hasattr(module, "fold"):
             module.fold()
     for name in network.reduced:
         network.get_submodule(name).to(DTYPES[precision])

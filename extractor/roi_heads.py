@@ -9,6 +9,7 @@ from torchvision.ops import roi_pool
 
 from .backbone import Backbone, FrozenBatchNorm2d, Norm, make_stage
 from .configs import C4Config
+from .roi_pool import RoIPool
 
 BOX_WEIGHTS = (10.0, 10.0, 5.0, 5.0)
 
@@ -39,17 +40,29 @@ class RoIHeads(nn.Module):
 
     def __init__(self, config: C4Config, norm: Norm = FrozenBatchNorm2d):
         super().__init__()
-        self.pooled_size = config.pooled_size
+        self.pooled_size, self.phases = config.pooled_size, 1
         # Caffe kept the 14x14 resolution: no stride, every 3x3 convolution dilated instead
         self.res5 = make_stage(
             config.blocks[3], config.channels[2], config.widths[3], config.channels[3], norm, dilation=2
         )
         self.box_predictor = BoxPredictor(config)
 
+    def fold(self) -> None:
+        """Turn the dilation of 2 into four maps of every other bin, for good: the same sums, and faster ones."""
+        if self.pooled_size % 2 == 0:
+            self.phases = 2
+            for block in self.res5:
+                block.conv2.dilation = block.conv2.padding = (1, 1)
+
     def pool(self, feature: Tensor, rois: Tensor) -> Tensor:
         """Max RoIPool: map [B,C,h,w] and rois [k,5] (batch index, then a box in resized pixels) to [k,C,s,s]."""
         return roi_pool(feature, rois, self.pooled_size, 1.0 / Backbone.stride)
 
+    def pooler(self, feature: Tensor, rois: Tensor) -> RoIPool:
+        """The same for inference, for one image's map [1,C,h,w] and all its rois [k,4]."""
+        return RoIPool(feature, rois, self.pooled_size, 1.0 / Backbone.stride, self.phases)
+
     def features(self, pooled: Tensor) -> Tensor:
-        """[k,C,s,s] to region features f32[k,d]: spatial mean of res5, never negative."""
-        return self.res5(pooled.to(self.res5[0].conv1.weight.dtype)).mean(dim=(2, 3), dtype=torch.float32)
+        """[k,C,s,s] (or what `pooler` gives for k RoIs) to region features f32[k,d]: mean of res5, never negative."""
+        x = self.res5(pooled.to(self.res5[0].conv1.weight.dtype)).permute(0, 2, 3, 1)
+        return x.reshape(-1, self.pooled_size**2, x.shape[3]).mean(dim=1, dtype=torch.float32)

@@ -83,13 +83,15 @@ def test_loading_folds_norms_and_lowers_just_what_may_be(small_preset, small_wei
         assert not parameter.requires_grad
 
 
-def test_folding_does_not_change_the_function(small_preset, small_weights):
+@pytest.mark.parametrize("pooled_size", [7, 14])
+def test_folding_does_not_change_the_function(small_preset, small_weights, pooled_size):
     from extractor.networks import network_class
     from extractor.weights import load_weights
 
-    plain = network_class(small_preset.architecture)(small_preset.architecture).eval()
+    architecture = replace(small_preset.architecture, pooled_size=pooled_size)
+    plain = network_class(architecture)(architecture).eval()
     load_weights(plain, small_weights)
-    folded = load_network(small_preset.architecture, small_weights, torch.device("cpu"), "float32")
+    folded = load_network(architecture, small_weights, torch.device("cpu"), "float32")
     images = torch.randn(1, 3, 64, 96, generator=torch.Generator().manual_seed(0)) * 50
     boxes = [torch.tensor([[4.0, 4.0, 60.0, 50.0]])]
     one, two = next(plain.detect(images, boxes)), next(folded.detect(images, boxes))
