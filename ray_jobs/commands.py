@@ -44,7 +44,7 @@ def extract(
     dtype: str = _choice("--dtype", STORED_DTYPES, "Number format of stored features; default float16."),
     orientation: str = _choice("--orientation", ORIENTATIONS, "EXIF orientation; default apply."),
     truncated: str = _choice("--truncated", TRUNCATED, "Pictures that end early; default fail."),
-    key: str = _choice("--key", KEY_RULES, "A picture's key: path in SOURCE, name, or name without suffix.", "path"),
+    key: str = _choice("--key", KEY_RULES, "Key: path in SOURCE, name, or name without suffix; default path."),
     shard_size: str = typer.Option("8GiB", "--shard-size", metavar="SIZE", help="Largest file of the store."),
     limit: int = typer.Option(None, "--limit", min=1, help="Only the first N of the listing."),
     retry_failed: bool = typer.Option(False, "--retry-failed", help="Try earlier failures again."),

@@ -10,9 +10,11 @@ import platform
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from cache import StoreWriter, read_fingerprint
+from cache import StoreNotFound, StoreWriter, read_fingerprint
 from cache.keys import printable
+from cache.manifest import Manifest
 from extractor import DecodePolicy, Preset, get_preset
 from extractor.presets import fingerprint
 from extractor.weights import weights_path, weights_sha256
@@ -77,6 +79,7 @@ def run_extract(options: ExtractOptions, load: Callable[[Choices], Model] = load
         DiskError: the disk is full or failing; what was committed stays.
     """
     preset = get_preset(options.model)
+    options = replace(options, key=options.key or _stored_key_rule(options.output) or "path")
     source = open_source(options.source, options.key)
     stored = read_fingerprint(options.output)
     choices = _resolve(options, preset, stored or {})
@@ -136,6 +139,16 @@ def _resolve(options: ExtractOptions, preset: Preset, stored: dict) -> Choices:
         policy=DecodePolicy(**{name: value for name, value in policy.items() if value is not None}),
         threads=options.num_threads,
     )
+
+
+def _stored_key_rule(store: str) -> str | None:
+    """How the keys of the store were last made; None when there is no store or it does not say."""
+    try:
+        shards = Manifest.load(Path(store)).shards
+    except StoreNotFound:
+        return None
+    rules = [made["key"] for shard in shards for made in shard.provenance if "key" in made]
+    return rules[-1] if rules else None
 
 
 def _open_writer(options: ExtractOptions, choices: Choices) -> StoreWriter:

@@ -35,7 +35,7 @@ class ExtractOptions:
         precision: number format of the model.
         dtype: number format of stored features; default float16.
         orientation, truncated: how image files are read, see `DecodePolicy`; default apply and fail.
-        key: how a file's key is made, see `cache.keys.file_key`.
+        key: how a file's key is made, see `cache.keys.file_key`; default path.
         shard_size: bytes (or text such as "8GiB") at which a shard is sealed.
         limit: only the first N of the listing.
         retry_failed: try the inputs again that the store holds a failure of.
@@ -58,7 +58,7 @@ class ExtractOptions:
     dtype: str | None = None
     orientation: str | None = None
     truncated: str | None = None
-    key: str = "path"
+    key: str | None = None
     shard_size: int | str = "8GiB"
     limit: int | None = None
     retry_failed: bool = False
@@ -69,7 +69,7 @@ class ExtractOptions:
     def __post_init__(self) -> None:
         _choose("--engine", self.engine, ENGINES)
         _choose("--precision", self.precision, PRECISIONS)
-        _choose("--key", self.key, KEY_RULES)
+        _choose("--key", self.key, (None, *KEY_RULES))
         _choose("--dtype", self.dtype, (None, *STORED_DTYPES))
         _choose("--orientation", self.orientation, (None, *ORIENTATIONS))
         _choose("--truncated", self.truncated, (None, *TRUNCATED))

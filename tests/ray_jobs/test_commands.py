@@ -215,7 +215,8 @@ def test_a_store_of_other_choices_is_refused(cli, photos, tmp_path):
     assert code == 78 and "orientation" in err and "'apply'" in err and "'ignore'" in err
 
 
-def test_progress_is_json_lines_when_stderr_is_no_terminal(photos, tmp_path, command, monkeypatch):
+@pytest.mark.slow
+def test_progress_is_json_lines_when_stderr_is_no_terminal(photos, tmp_path, command):
     process = command.start(photos(2), tmp_path / "s.roi", "--json", hold="0000.png")
     line = json.loads(process.stderr.readline())
     command.gate.touch()

@@ -153,13 +153,13 @@ def test_a_file_listed_twice_is_one_input(job, photos, tmp_path):
 
 def test_omitted_options_take_the_values_of_the_store(job, photos, tmp_path, contents):
     folder = photos(4)
-    chosen = {"precision": "bfloat16", "dtype": "float32", "orientation": "ignore", "truncated": "keep"}
+    chosen = {"precision": "bfloat16", "dtype": "float32", "orientation": "ignore", "truncated": "keep", "key": "stem"}
     job(folder, tmp_path / "s.roi", limit=2, **chosen)
     summary = job(folder, tmp_path / "s.roi")
     assert (summary.precision, summary.feature_dtype, summary.new) == ("bfloat16", "float32", 2)
     policy = job.models[-1].policy
     assert (policy.orientation, policy.truncated) == ("ignore", "keep")
-    assert open_store(str(tmp_path / "s.roi"))["0003.png"].features.dtype == np.float32
+    assert open_store(str(tmp_path / "s.roi"))["0003"].features.dtype == np.float32
 
 
 @pytest.mark.parametrize(
