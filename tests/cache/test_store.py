@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from cache import (
 )
 from cache import store as module
 from cache.record import encode
+from cache.verify import digest, verify
 
 
 @pytest.fixture
@@ -368,3 +370,30 @@ def test_arrays_equal_what_was_written_in_every_dtype(tmp_path, make):
         stored = open_store(tmp_path / dtype)["a"]
         assert np.array_equal(stored.features, regions.features.astype(stored.features.dtype))
         assert np.array_equal(stored.boxes, regions.boxes) and stored.features.dtype == dtype
+
+
+# -- compatibility
+
+FORMAT_1 = Path(__file__).resolve().parents[1] / "data" / "cache" / "format-1.roi"
+
+
+def test_a_store_of_format_1_is_read_and_continued_for_ever(tmp_path, make):
+    """It was written when the format was made; it is never written again."""
+    assert verify(FORMAT_1).ok and digest(FORMAT_1) == "3bd7b26296fe818e3b62e36d51a22206"
+    store = open_store(FORMAT_1)
+    assert sorted(store.keys()) == ["a/1.jpg", "late", "none", "\u00e9\n"]
+    assert list(store.failures()) == [Failure("gone", "missing", "no file", "/x/gone.jpg")]
+    regions = store["a/1.jpg"]
+    assert (regions.width, regions.height, regions.source_digest) == (640, 480, bytes(range(16)))
+    assert regions.boxes.tolist() == [[0, 1, 2, 4], [4, 5, 6, 8]] and regions.features.dtype == np.float16
+    assert regions.features.tolist() == [[1, 1.125, 1.25, 1.375], [1.5, 1.625, 1.75, 1.875]]
+    assert regions.scores.tolist() == [1, 0.5] and regions.class_ids.tolist() == [0, 1]
+    assert regions.attr_ids.tolist() == [1, 2] and regions.attr_probs.tolist() == [0.25] * 2
+    assert regions.class_scores.tolist() == [[0.5] * 2] * 2 and regions.global_features.tolist() == [2.5] * 3
+    assert len(store["none"]) == 0 and store["late"].class_probs.tolist() == [0.5]
+    assert store.manifest.fingerprint == {"model": "m", "nms": 0.5, "boxes": None} and store.manifest.dim == 4
+    assert store.manifest.vocabularies["classes"] == ["cat", "dog", "\u00e9"]
+    shutil.copytree(FORMAT_1, tmp_path / "s.roi")
+    with StoreWriter(tmp_path / "s.roi", "float16", store.manifest.fingerprint) as writer:
+        writer.write([make("gone", d=4)], on_duplicate="drop")
+    assert "gone" in open_store(tmp_path / "s.roi") and verify(tmp_path / "s.roi").ok
