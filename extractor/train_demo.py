@@ -1,4 +1,4 @@
-"""Train the `demo` detector from scratch on drawn scenes; two CPU cores and well under an hour are enough.
+"""Train the `demo` detector from scratch on drawn scenes; an hour on two CPU cores is enough.
 
 The recipe is that of Faster R-CNN (Ren et al. 2015) with the attribute head of bottom-up attention (Anderson et al.
 2018): matching and sampling by torchvision, proposals and box arithmetic by the detector itself. The same seed, number
