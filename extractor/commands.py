@@ -57,6 +57,7 @@ def view(
     ),
     out: Path = typer.Option(Path("view"), "--out", "-o", help="Folder to write to, or one .png or .jpg for one key."),
     max_regions: int = typer.Option(None, "--max-regions", min=1, help="Draw the first N regions; default all."),
+    min_score: float = typer.Option(0.0, "--min-score", help="Leave out regions with a lower score."),
     limit: int = typer.Option(60, "--limit", min=1, help="Without keys, draw the first N images."),
     html: bool = typer.Option(True, "--html/--no-html", help="Write index.html beside the pictures."),
     as_json: bool = typer.Option(False, "--json", help="Print what was written as JSON."),
@@ -72,8 +73,9 @@ def view(
     finder = ImageFinder(images or extracted_folder(opened))
     if finder.place.is_file() and len(keys or ()) != 1:
         raise UsageError(f"--images {images} is one image: give the one key it belongs to, or a folder of images")
+    limits = {"max_regions": max_regions, "min_score": min_score}
     if single:
-        _, picture, warning = draw_key(opened, keys[0], finder, max_regions)
+        _, picture, warning = draw_key(opened, keys[0], finder, **limits)
         out.parent.mkdir(parents=True, exist_ok=True)
         picture.save(out, **({} if out.suffix.lower() == ".png" else {"quality": 92, "subsampling": 0}))
         pictures, errors, warnings = {keys[0]: out}, {}, [warning] if warning else []
@@ -84,9 +86,9 @@ def view(
             finder,
             out,
             failures=itertools.islice((f for f in opened.failures() if not keys or f.key in keys), MOST_LISTED),
-            max_regions=max_regions,
             title=Path(store).name,
             page=html,
+            **limits,
         )
         pictures, errors, warnings = drawn.pictures, drawn.errors, drawn.warnings
     for message in [*warnings, *map(str, errors.values())]:

@@ -70,6 +70,7 @@ def draw_regions(
     attributes: Sequence[str] = (),
     *,
     max_regions: int | None = None,
+    min_score: float = 0.0,
 ) -> Image.Image:
     """The image with its regions drawn on it, first region on top.
 
@@ -81,6 +82,7 @@ def draw_regions(
         regions: boxes in pixels of that image.
         classes, attributes: the store's vocabularies.
         max_regions: draw the first so many; default all.
+        min_score: leave out regions with a lower score; those without scores are all drawn.
 
     Raises:
         DataError: the image has another size than the record says.
@@ -98,7 +100,8 @@ def draw_regions(
         picture = picture.resize(size, Image.Resampling.LANCZOS)
     draw = ImageDraw.Draw(picture, "RGBA")
     line = max(2, round(max(size) / 400))
-    rows = describe(regions, classes, attributes)[:max_regions]
+    rows = [row for row in describe(regions, classes, attributes) if row.score is None or row.score >= min_score]
+    rows = rows[:max_regions]
     frames = [_scaled(row.box, size[0] / width, size[1] / height, size) for row in rows]
     for row, frame in reversed(list(zip(rows, frames, strict=True))):
         draw.rectangle(_grown(frame, 1), outline=(0, 0, 0, 110), width=line + 2)  # dark rim: visible on any ground

@@ -83,11 +83,12 @@ class View:
 
 
 def draw_key(
-    store: RegionStore, key: str, find_image: ImageFinder, max_regions: int | None = None
+    store: RegionStore, key: str, find_image: ImageFinder, **limits: float | None
 ) -> tuple[Regions, Image.Image, str]:
     """Regions of a key, the picture of them, and a warning ("" when the image is the one they were made from).
 
-    The image is decoded by the policy that the store was extracted with, so that boxes and pixels agree.
+    The image is decoded by the policy that the store was extracted with, so that boxes and pixels agree. `limits` are
+    those of `draw_regions`.
 
     Raises:
         MissingKeys: the store has no record of the key.
@@ -102,7 +103,7 @@ def draw_key(
     warning = ""
     if None not in (regions.source_digest, image.source_digest) and regions.source_digest != image.source_digest:
         warning = f"{path} has changed since {key!r} was extracted; the boxes may not belong to what it shows"
-    return regions, draw_regions(image.rgb, regions, *vocabularies(store), max_regions=max_regions), warning
+    return regions, draw_regions(image.rgb, regions, *vocabularies(store), **limits), warning
 
 
 def draw_store(
@@ -112,14 +113,15 @@ def draw_store(
     out: str | os.PathLike,
     *,
     failures: Iterable[Failure] = (),
-    max_regions: int | None = None,
     title: str = "roivault",
     page: bool = True,
+    **limits: float | None,
 ) -> View:
     """Draw some keys into a folder, one PNG a key.
 
     With `page` the folder gets an `index.html` that shows them all and lists `failures`, and the pictures lie in a
-    folder beside it. A key that cannot be drawn is reported in the result and does not stop the others.
+    folder beside it. A key that cannot be drawn is reported in the result and does not stop the others. `limits` are
+    those of `draw_regions`.
     """
     out = Path(out)
     folder = out / PICTURES if page else out
@@ -130,7 +132,7 @@ def draw_store(
     def pictures() -> Iterator[tuple[str, str, Regions]]:
         for key in keys:
             try:
-                regions, picture, warning = draw_key(store, key, find_image, max_regions)
+                regions, picture, warning = draw_key(store, key, find_image, **limits)
             except RoivaultError as error:
                 view.errors[key] = error
                 continue
@@ -143,7 +145,8 @@ def draw_store(
 
     if page:
         classes, attributes = vocabularies(store)
-        write_gallery(out / PAGE, pictures(), classes, attributes, title, store_facts(store), view.failures)
+        facts = store_facts(store) | ({"drawn": f"score ≥ {limits['min_score']:g}"} if limits.get("min_score") else {})
+        write_gallery(out / PAGE, pictures(), classes, attributes, title, facts, view.failures)
     else:
         for _ in pictures():
             pass

@@ -12,6 +12,7 @@ from .options import ExtractOptions
 from .tally import Summary
 
 MOST_SHOWN = 60
+LEAST_DRAWN = 0.3  # score of a region: the model keeps at least 10, weak ones included
 
 
 def run_demo(
@@ -49,5 +50,7 @@ def run_demo(
     if summary.records:
         opened = open_store(str(store))
         keys, failures = (islice(values, MOST_SHOWN) for values in (opened.keys(), opened.failures()))
-        draw_store(opened, keys, ImageFinder(images), out, failures=failures, title=store.stem)
+        draw_store(
+            opened, keys, ImageFinder(images), out, failures=failures, title=store.stem, min_score=LEAST_DRAWN
+        )
     return summary, out / PAGE

@@ -79,6 +79,15 @@ def test_max_regions_keeps_the_first():
     assert not (picture == color(1)).all(-1).any()
 
 
+def test_min_score_leaves_out_weaker_regions():
+    boxes, names = [[10, 10, 40, 40], [100, 50, 150, 90]], {"class_ids": [0, 1]}
+    picture = np.asarray(draw_regions(grey(), regions(boxes, scores=[0.9, 0.1], **names), CLASSES, min_score=0.5))
+    assert (picture == color(0)).all(-1).any()
+    assert not (picture == color(1)).all(-1).any()
+    picture = np.asarray(draw_regions(grey(), regions(boxes, **names), CLASSES, min_score=0.5))
+    assert (picture == color(1)).all(-1).any()
+
+
 def test_labels_say_what_the_record_holds():
     full = regions(
         [[0, 0, 9, 9]], scores=[0.8], class_ids=[1], class_probs=[0.75], attr_ids=[0], attr_probs=[0.5]

@@ -189,6 +189,14 @@ def test_wrong_usage(make_store, photos, options, capsys):
     assert roivault.main(["view", make_store([]), "--images", str(photos / "a.png")]) == 2
 
 
+def test_page_says_that_weak_regions_are_left_out(make_store, photos, tmp_path):
+    store = make_store([regions("a.png").replace(scores=[0.9, 0.1])])
+    out = tmp_path / "out"
+    assert roivault.main(["view", store, "--images", str(photos), "-o", str(out), "--min-score", "0.5"]) == 0
+    page = (out / "index.html").read_text("utf-8")
+    assert "score ≥ 0.5" in page and "2 regions" in page
+
+
 def test_limit_says_what_is_left_out(make_store, photos, tmp_path, capsys):
     keys = keys_below(photos)
     store = make_store([regions(key) for key in keys])
