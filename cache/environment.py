@@ -16,7 +16,7 @@ from pathlib import Path
 
 import lmdb
 
-from .errors import StoreDamaged
+from .errors import DiskError, StoreDamaged
 from .files import TEMPORARY, disk_errors, sync_directory
 from .probe import probe
 from .states import FAILURE, REPLACED
@@ -230,19 +230,27 @@ def _open(path: Path, writable: bool, map_size: int, create: bool = False) -> tu
         subdir=False, create=create, readonly=not writable, map_size=map_size, max_dbs=len(DATABASES),
         max_readers=MAX_READERS, max_spare_txns=0, mode=0o666,
     )  # fmt: skip
+    if not create and not os.path.getsize(path):
+        raise StoreDamaged(path, "it is empty")
     try:
         try:
-            _reserve_lock_file(path)
-            env = lmdb.open(str(path), **options)
+            with disk_errors(path):
+                _reserve_lock_file(path)
+                env = lmdb.open(str(path), **options)
             if writable:
                 env.reader_check()  # what a killed reader had open would keep pages from being used again
             return env, False
-        except (OSError, lmdb.ReadonlyError):
+        except (OSError, lmdb.ReadonlyError, DiskError):
             if writable:
                 raise
             return lmdb.open(str(path), lock=False, **options), True
     except (lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.CorruptedError) as error:
         raise StoreDamaged(path, f"not an LMDB file any more ({error})") from error
+    except lmdb.Error as error:
+        raise DiskError(
+            f"LMDB cannot open {path} ({error}): its file system may lack memory maps or locks; write the store to a "
+            "local disk, and copy it when it is sealed"
+        ) from error
 
 
 def _reserve_lock_file(path: Path) -> None:

@@ -57,7 +57,7 @@ class StoreWriter:
             raise UsageError(f"feature dtype {feature_dtype!r} is not one of {', '.join(FEATURE_DTYPES)}")
         if shard_size < 1:
             raise UsageError(f"the shard size must be positive, not {shard_size}")
-        self.path = Path(path)
+        self.path = Path(os.path.abspath(path))
         self.provenance, self._shard_size = provenance, shard_size
         self._pid = os.getpid()
         self._closed = False
@@ -145,13 +145,14 @@ class StoreWriter:
         if not self._manifest.open:
             return
         (shard,) = self._manifest.open
-        with self._open_shard().read() as view:
+        environment = self._open_shard()
+        with environment.read() as view:
             empty = not len(view)
         if empty:
-            self._discard(shard)
+            self._discard(shard, environment)
             return
         try:
-            sealed = seal(self.path, shard, self._open_shard())
+            sealed = seal(self.path, shard, environment)
             self._save(self._manifest.with_shard(sealed))
         finally:
             self._forget_environment()
@@ -237,10 +238,11 @@ class StoreWriter:
                 raise StoreDamaged(self.path / shard.file, "the open shard is missing") from None
         return self._environment
 
-    def _discard(self, shard: Shard) -> None:
+    def _discard(self, shard: Shard, environment: Environment) -> None:
         """Remove an open shard that holds nothing."""
-        self._save(self._manifest.only({other.number for other in self._manifest.sealed}))
-        self._open_shard().retire()
+        manifest = self._manifest.only({other.number for other in self._manifest.sealed})
+        self._save(manifest if manifest.shards else replace(manifest, dim=None))
+        environment.retire()
         self._forget_environment()
         for name in (shard.file, shard.file + LOCK_SUFFIX):
             (self.path / name).unlink(missing_ok=True)

@@ -247,6 +247,19 @@ def test_after_a_failed_write_the_next_one_works(writer):
     assert sorted(read(writer)) == [b"a", b"c"]
 
 
+def test_a_file_system_that_lmdb_cannot_use(path, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise lmdb.Error("mdb_env_open: Function not implemented")
+
+    monkeypatch.setattr(lmdb, "open", refuse)
+    opened = Environment.acquire(path)
+    with pytest.raises(DiskError, match=f"{path}.*local disk"):
+        read(opened)
+    opened.release()
+    with pytest.raises(DiskError, match="local disk"):
+        create(path)
+
+
 def test_creation_leaves_nothing_behind(path, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
     Environment.acquire(path).release()
