@@ -1,11 +1,12 @@
 """Where the time of an image goes: this extractor beside the way the published systems run the same network.
 
     python benchmarks/extract.py vg-r101 [--image FILE] [--precision bfloat16] [--rounds 3] [--threads 2]
+    python benchmarks/extract.py vg-r101 --peer PATH     # the system itself, from its own tree, see peers.py
 
-The published way is rebuilt from the same modules: norms apart from their convolutions, maps plane by plane, all RoIs
-in one pass, boxes of every class decoded, one suppression per class. Weights are random, of the right size: times do
-not depend on them, apart from the number of RoIs. Rounds alternate between the ways, so that both meet the same
-weather; the table shows the median CPU seconds (all threads) and wall seconds of each stage.
+Without --peer, the published way is rebuilt from the same modules: norms apart from their convolutions, maps plane by
+plane, all RoIs in one pass, boxes of every class decoded, one suppression per class. Weights are random, of the right
+size: times do not depend on them, apart from the number of RoIs. Rounds alternate between the ways, so that both meet
+the same weather; the table shows the median CPU seconds (all threads) and wall seconds of each stage.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +26,9 @@ import torch
 from torch import Tensor, nn
 from torchvision.ops import nms
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parent)]
+
+from peers import load_peer  # noqa: E402
 
 from extractor.boxes import clip_boxes, decode_deltas, exclusive  # noqa: E402
 from extractor.devices import DTYPES, exact_numerics  # noqa: E402
@@ -52,12 +56,13 @@ class Clock:
 
 
 def random_network(architecture, seed: int = 0) -> nn.Module:
-    """The network with weights that keep its activations within bounds, boxes near their anchors."""
+    """The network with weights that keep its activations within bounds, and its many proposals at their anchors."""
     generator = torch.Generator().manual_seed(seed)
     network = network_class(architecture)(architecture).eval().requires_grad_(False)
     for name, tensor in network.state_dict().items():
         if tensor.ndim >= 2:
-            gain = 0.1 if "deltas" in name or "bbox_pred" in name else 0.3 if "conv3" in name else 1.0
+            small = {"anchor_deltas": 1e-3, "bbox_pred": 1e-3, "stem": 1 / 64, "conv3": 0.3}
+            gain = next((value for part, value in small.items() if part in name), 1.0)
             tensor.copy_(torch.randn(tensor.shape, generator=generator) * gain * (2.0 / tensor[0].numel()) ** 0.5)
     return network
 
@@ -173,18 +178,22 @@ WAYS: dict[str, tuple[Callable, Callable]] = {
 }
 
 
-def compare(model: str, rgb: np.ndarray, precision: str, rounds: int) -> tuple[Clock, Clock, int]:
+def compare(model: str, rgb: np.ndarray, precision: str, rounds: int, peer: str | None) -> tuple[Clock, Clock, int]:
     """Clocks of this extractor and of the published way, and the number of RoIs."""
     preset = get_preset(model)
-    ours, published = WAYS[preset.architecture.network]
-    fast = ready(random_network(preset.architecture), precision)
+    ours, rebuilt = WAYS[preset.architecture.network]
     plain = random_network(preset.architecture)
+    if peer:
+        published = load_peer(model, Path(peer), plain.state_dict())
+    else:
+        published = partial(rebuilt, plain, preset)
+    fast = ready(random_network(preset.architecture), precision)
     clocks = Clock(), Clock()
     with torch.inference_mode(), exact_numerics():
         for i in range(rounds + 1):
             mine, other = clocks if i else (Clock(), Clock())  # the first round warms up
             count = ours(fast, preset, rgb, mine)
-            published(plain, preset, rgb, other)
+            published(rgb, other)
     return *clocks, count
 
 
@@ -209,6 +218,7 @@ def main() -> None:
     parser.add_argument("--image", help="default: noise of 480x640 pixels")
     parser.add_argument("--precision", default="float32", choices=sorted(DTYPES))
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--peer", help="tree of the published system")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -219,7 +229,7 @@ def main() -> None:
     else:
         blocks = np.random.default_rng(0).integers(0, 256, (48, 64, 3), dtype=np.uint8)
         rgb = np.kron(blocks, np.ones((10, 10, 1), np.uint8))
-    ours, published, rois = compare(options.model, rgb, options.precision, options.rounds)
+    ours, published, rois = compare(options.model, rgb, options.precision, options.rounds, options.peer)
     print(f"{options.model}, {rgb.shape[1]}x{rgb.shape[0]} pixels, {rois} RoIs, {options.threads} threads, ", end="")
     print(f"{options.precision} beside float32, median of {options.rounds}")
     table(ours, published)

@@ -14,7 +14,17 @@ import typer
 
 from cache import DiskError, UsageError
 
-from .options import ENGINES, KEY_RULES, ORIENTATIONS, PRECISIONS, STORED_DTYPES, TRUNCATED, ExtractOptions
+from .options import (
+    BOX_FORMATS,
+    BOX_UNITS,
+    ENGINES,
+    KEY_RULES,
+    ORIENTATIONS,
+    PRECISIONS,
+    STORED_DTYPES,
+    TRUNCATED,
+    ExtractOptions,
+)
 
 if TYPE_CHECKING:
     from .tally import Summary
@@ -37,6 +47,9 @@ def extract(
     output: str = typer.Option(..., "--output", "-o", metavar="STORE", help="Made, or continued where it ended."),
     model: str = typer.Option(..., "--model", metavar="NAME", help="A detector of `roivault models`."),
     weights: str = typer.Option(None, "--weights", metavar="FILE", help="A checkpoint in place of the model's own."),
+    boxes: str = typer.Option(None, "--boxes", metavar="FILE", help="Describe these boxes instead of detecting."),
+    box_format: str = _choice("--box-format", BOX_FORMATS, "How they are written; default xyxy, in COCO files xywh."),
+    box_units: str = _choice("--box-units", BOX_UNITS, "Of the picture, or shares of its sides; default pixels."),
     engine: str = _choice("--engine", ENGINES, "What runs the job.", "local"),
     device: str = typer.Option("auto", "--device", metavar="auto|cpu|cuda|cuda:N", help="Where the model runs."),
     threads: int = typer.Option(None, "--threads", min=1, help="CPU threads; default all."),
@@ -64,6 +77,9 @@ def extract(
         output=output,
         model=model,
         weights=weights,
+        boxes=boxes,
+        box_format=box_format,
+        box_units=box_units,
         engine=engine,
         device=device,
         threads=threads,

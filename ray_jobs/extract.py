@@ -16,6 +16,7 @@ from cache import StoreNotFound, StoreWriter, read_fingerprint
 from cache.keys import printable
 from cache.manifest import Manifest
 from extractor import DecodePolicy, Preset, get_preset
+from extractor.given_boxes import BoxExtractor, GivenBoxes
 from extractor.presets import fingerprint
 from extractor.weights import weights_path, weights_sha256
 
@@ -44,12 +45,14 @@ class Choices:
     dtype: str
     policy: DecodePolicy
     threads: int
+    boxes: GivenBoxes | None = None
 
     def fingerprint(self) -> dict[str, str | int | float | bool]:
         """For the store: everything that may change a byte of a record. `precision` must be resolved."""
         sha256 = weights_sha256(weights_path(self.preset, self.weights))
         extractor = fingerprint(self.preset, sha256, self.precision, self.policy)
-        return {**extractor, "feature_dtype": self.dtype, "given_boxes": False}
+        given = self.boxes.choices() if self.boxes else {}
+        return {**extractor, "feature_dtype": self.dtype, "given_boxes": self.boxes is not None, **given}
 
 
 def load_model(choices: Choices) -> Model:
@@ -59,7 +62,8 @@ def load_model(choices: Choices) -> Model:
     from extractor import load_extractor
 
     torch.set_num_threads(choices.threads)
-    return load_extractor(choices.preset.name, choices.weights, choices.device, choices.precision, choices.policy)
+    model = load_extractor(choices.preset.name, choices.weights, choices.device, choices.precision, choices.policy)
+    return BoxExtractor(model, choices.boxes) if choices.boxes else model
 
 
 def run_extract(options: ExtractOptions, load: Callable[[Choices], Model] = load_model) -> Summary:
@@ -138,6 +142,7 @@ def _resolve(options: ExtractOptions, preset: Preset, stored: dict) -> Choices:
         dtype=options.dtype or stored.get("feature_dtype", "float16"),
         policy=DecodePolicy(**{name: value for name, value in policy.items() if value is not None}),
         threads=options.num_threads,
+        boxes=GivenBoxes(options.boxes, options.box_format, options.box_units or "pixels") if options.boxes else None,
     )
 
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from cache import UsageError
 from cache.keys import FILE_KEY_RULES, printable
 from cache.regions import FEATURE_DTYPES
+from extractor.given_boxes import FORMATS as BOX_FORMATS
+from extractor.given_boxes import UNITS as BOX_UNITS
 
 from .tally import Allowance
 
@@ -30,6 +32,8 @@ class ExtractOptions:
         output: the store's directory.
         model: a name of `list_extractors()`.
         weights: checkpoint in place of the model's own.
+        boxes: file of boxes to describe instead of detecting, see `GivenBoxes`; an image without any fails.
+        box_format, box_units: how its boxes are written; default xyxy (xywh in COCO files) and pixels.
         device: auto, cpu, cuda or cuda:N.
         threads: CPU threads for decoding and for the model; None for all that this process may use.
         precision: number format of the model.
@@ -51,6 +55,9 @@ class ExtractOptions:
     output: str
     model: str
     weights: str | None = None
+    boxes: str | None = None
+    box_format: str | None = None
+    box_units: str | None = None
     engine: str = "local"
     device: str = "auto"
     threads: int | None = None
@@ -73,6 +80,10 @@ class ExtractOptions:
         _choose("--dtype", self.dtype, (None, *STORED_DTYPES))
         _choose("--orientation", self.orientation, (None, *ORIENTATIONS))
         _choose("--truncated", self.truncated, (None, *TRUNCATED))
+        _choose("--box-format", self.box_format, (None, *BOX_FORMATS))
+        _choose("--box-units", self.box_units, (None, *BOX_UNITS))
+        if self.boxes is None and (self.box_format or self.box_units):
+            raise UsageError("--box-format and --box-units say how the file of --boxes is written; give that, too")
         for name in ("limit", "threads"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise UsageError(f"--{name} is {value}; give at least 1")
