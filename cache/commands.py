@@ -6,7 +6,7 @@ import fnmatch
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -85,12 +85,11 @@ def _print_info(store: dict[str, Any]) -> None:
         **{name: f"{count:,} names" for name, count in store["vocabularies"].items()},
         **{f"made with {name}": value for name, value in (store["fingerprint"] or {}).items()},
     }
-    made = {json.dumps(entry, sort_keys=True): entry for shard in store["shards"] for entry in shard["provenance"]}
-    for entry in made.values():
-        for name, value in entry.items():
-            facts.setdefault(f"made on {name}", value)
+    for name, values in _distinct(entry for shard in store["shards"] for entry in shard["provenance"]).items():
+        facts[f"made on {name}"] = "; ".join(values[:3]) + ("; ..." if len(values) > 3 else "")
+    width = max(map(len, facts))
     for name, value in facts.items():
-        say(f"  {name:<12}", value)
+        say(f"  {name:<{width}}", value)
     table(
         ("shard", "state", "records", "failures", "size"),
         [
@@ -98,6 +97,16 @@ def _print_info(store: dict[str, Any]) -> None:
             for s in store["shards"]
         ],
     )
+
+
+def _distinct(entries: Iterable[dict[str, Any]]) -> dict[str, list[str]]:
+    """name -> the different values that the entries have for it, as text."""
+    values: dict[str, dict[str, None]] = {}
+    for entry in entries:
+        for name, value in entry.items():
+            text = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else str(value)
+            values.setdefault(name, {})[text] = None
+    return {name: list(texts) for name, texts in values.items()}
 
 
 def ls(
@@ -227,7 +236,8 @@ def verify(
         for key in report.missing:
             say(f"missing: {key}")
         if not quiet or not report.ok:
-            checked = f"{report.records:,} records and {report.failures:,} failures in {report.shards:,} shards"
+            shards = f"{report.shards:,} shard{'' if report.shards == 1 else 's'}"
+            checked = f"{report.records:,} records and {report.failures:,} failures in {shards}"
             say(f"{'ok' if report.ok else 'NOT ok'}: {checked}, {size(report.bytes)}")
             if ids:
                 say(f"{len(report.missing):,} ids are missing, {report.extra:,} other keys are there")
