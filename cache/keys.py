@@ -1,4 +1,7 @@
-"""How an image's name becomes its key: utf-8, `/` between folders, 1 to 511 bytes, the same on every machine."""
+"""How an image's name becomes its key: utf-8, `/` between folders, 1 to 511 bytes, the same on every machine.
+
+Files of a folder by `file_key`; pictures of published datasets by the rules of dataset_keys.py.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,10 @@ import os
 import re
 
 import xxhash
+
+from .dataset_keys import DATASETS as DATASETS
+from .dataset_keys import candidates as candidates
+from .dataset_keys import image_key as image_key
 
 MAX_KEY_BYTES = 511
 SHORT_KEY_BYTES = 480  # of a key that is too long; leaves room for "#" and the hash
