@@ -482,9 +482,10 @@ def test_killed_writers(tmp_path, make):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(1, 6))
 def test_killed_writers_often(tmp_path, make, seed):
-    check_kills(tmp_path, make, rounds=40, seed=seed, count=1600)
+    check_kills(tmp_path, make, rounds=40, seed=seed, count=1200)
 
 
 class Killed(BaseException):
