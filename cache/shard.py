@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from .errors import StoreDamaged
 from .files import disk_errors, sync_file
 from .index import Entry, Index
 from .manifest import Shard
+from .record import ALIGNMENT
 
 _CHUNK = 16 << 20
 _BLOCK = 2048  # no two records of a shard start in one block of this size, since none is smaller
@@ -101,11 +103,13 @@ class SealedShard:
     """A sealed shard file, mapped once per process. Views of it keep the mapping alive."""
 
     def __init__(self, path: Path, shard: Shard):
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size != shard.bytes:
-                raise StoreDamaged(path, f"it has {size} bytes, the manifest says {shard.bytes}")
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, self._fd)
+        size = os.fstat(self._fd).st_size
+        if size != shard.bytes:
+            raise StoreDamaged(path, f"it has {size} bytes, the manifest says {shard.bytes}")
+        self._map = mmap.mmap(self._fd, 0, access=mmap.ACCESS_READ)
+        self._read_ahead = True
         self.path = path
         self._view = memoryview(self._map)
         self._verified = bytearray(size // _BLOCK + 1)
@@ -127,6 +131,24 @@ class SealedShard:
         if end > len(self._view):
             raise StoreDamaged(self.path, f"its index points to {end}, behind the end of the file")
         return self._view[entry.offset : end]
+
+    def read(self, entry: Entry) -> memoryview:
+        """The value in memory of its own, read from the file and nothing around it. Raises: StoreDamaged, DiskError."""
+        self.value(entry)  # lies in the file
+        if self._read_ahead and hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
+            self._read_ahead = False
+        memory = np.empty(entry.length + ALIGNMENT, np.uint8)
+        start = (entry.offset - memory.ctypes.data) % ALIGNMENT  # aligned as in the file, so that arrays can be views
+        memory = memory[start : start + entry.length]
+        done = 0
+        with disk_errors(self.path):
+            while done < entry.length:
+                count = os.preadv(self._fd, [memory[done:]], entry.offset + done)
+                if not count:
+                    raise StoreDamaged(self.path, f"it was cut to {os.fstat(self._fd).st_size} bytes")
+                done += count
+        return memoryview(memory).toreadonly()
 
     def is_new(self, entry: Entry) -> bool:
         """Whether this process has not compared the checksum of the record yet."""

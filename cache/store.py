@@ -12,14 +12,18 @@ from typing import TypeVar
 
 import numpy as np
 
+from .cold import available_memory, read_values
 from .errors import MissingKeys, StoreMismatch, StoreNotFound, UsageError
+from .index import Entry
 from .manifest import FILE, Manifest, signature
 from .record import decode
 from .regions import Failure, Regions
+from .shard import SealedShard
 from .snapshot import Snapshot, State
 from .states import is_record
 
 VERIFY = ("first", "always", "never")
+READ = ("auto", "mmap", "pread")
 _SUGGESTION_SAMPLE = 5000
 _CHUNK = 1024
 
@@ -44,6 +48,7 @@ class RegionStore:
         self._targets, self._verify = absolute(target), verify
         self._parts = resolve_targets(self._targets)
         self.paths = [path for path, _ in self._parts]
+        self._in_memory: bool | None = None
         self._snapshots = self._take_snapshots()
         _refuse_conflicts(self._snapshots)
 
@@ -84,31 +89,50 @@ class RegionStore:
         found = self.get_many([key], missing="skip")
         return found[0] if found else default
 
-    def get_many(self, keys: Sequence[str], missing: str = "raise") -> list[Regions]:
+    def get_many(self, keys: Sequence[str], missing: str = "raise", read: str = "auto") -> list[Regions]:
         """The regions of `keys`, in their order.
 
         Args:
             missing: "raise", or "skip" to leave out keys that have no record.
+            read: how records of sealed shards are read: "mmap" gives views of the mapped files; "pread" reads copies
+                with a few threads, which is faster for what is not in memory; "auto" is "mmap" if the sealed shards
+                fit in the memory that was available when the first records were read.
 
         Raises:
             MissingKeys: names all of them.
-            CorruptRecord, StoreDamaged
+            CorruptRecord, StoreDamaged, DiskError
         """
         if missing not in ("raise", "skip"):
             raise UsageError(f"missing={missing!r} is not 'raise' or 'skip'")
+        if read not in READ:
+            raise UsageError(f"read={read!r} is not one of {', '.join(READ)}")
         found = self._find(keys)
         lost = [key for key, hit in zip(keys, found, strict=True) if hit is None or not hit[1].is_record]
         if lost and missing == "raise":
             raise self._missing(lost)
-        hits = ((key, hit) for key, hit in zip(keys, found, strict=True) if hit is not None and hit[1].is_record)
-        return [self._decode(key, snapshot, state) for key, (snapshot, state) in hits]
+        hits = [(key, *hit) for key, hit in zip(keys, found, strict=True) if hit is not None and hit[1].is_record]
+        if read == "pread" or (read == "auto" and not self._fits()):
+            sealed = [i for i, (_, _, state) in enumerate(hits) if state.entry is not None]
+            values = [state.value for _, _, state in hits]
+            for i, value in zip(sealed, read_values([_place(*hits[i][1:]) for i in sealed]), strict=True):
+                values[i] = value
+        else:
+            values = (snapshot.value(state) for _, snapshot, state in hits)
+        return [self._decode(*hit, value) for hit, value in zip(hits, values, strict=True)]
 
-    def _decode(self, key: str, snapshot: Snapshot, state: State) -> Regions:
+    def _fits(self) -> bool:
+        if self._in_memory is None:
+            available = available_memory()
+            size = sum(shard.bytes for manifest in self.manifests for shard in manifest.sealed)
+            self._in_memory = available is None or size <= available
+        return self._in_memory
+
+    def _decode(self, key: str, snapshot: Snapshot, state: State, value: bytes | memoryview) -> Regions:
         if state.entry is None:
-            return decode(key, state.value, check=self._verify != "never")
+            return decode(key, value, check=self._verify != "never")
         shard = snapshot.mapped(state.shard)
         check = self._verify == "always" or (self._verify == "first" and shard.is_new(state.entry))
-        regions = decode(key, shard.value(state.entry), check)
+        regions = decode(key, value, check)
         if check:
             shard.mark(state.entry)
         return regions
@@ -118,8 +142,9 @@ class RegionStore:
         hit = self._find([key])[0]
         if hit is None or not hit[1].is_record:
             raise self._missing([key])
-        self._decode(key, *hit)
-        return hit[0].value(hit[1])
+        value = hit[0].value(hit[1])
+        self._decode(key, *hit, value)
+        return value
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and is_record((hit := self._find([key], False)[0]) and hit[1].flags)
@@ -134,6 +159,21 @@ class RegionStore:
             raise self._missing([key])
         snapshot, (_, shard, entry, _) = hit
         return snapshot.shard(shard).name, entry and entry.offset, entry and entry.length
+
+    def places(self, keys: Sequence[str]) -> np.ndarray:
+        """Where records lie, to read them in the order of the disk.
+
+        Returns: i64 [len(keys), 3], place in `paths`, shard number and byte offset, the latter -1 while the shard is
+            open; all three are -1 for a key that has no record.
+        """
+        numbers = {path: number for number, path in enumerate(self.paths)}
+        places = np.full((len(keys), 3), -1, np.int64)
+        for start in range(0, len(keys), _CHUNK):
+            for i, hit in enumerate(self._find(keys[start : start + _CHUNK], records=False), start):
+                if hit is not None and hit[1].is_record:
+                    entry = hit[1].entry
+                    places[i] = numbers[hit[0].path], hit[1].shard, entry.offset if entry else -1
+        return places
 
     def prefetch(self, keys: Sequence[str]) -> None:
         """Ask the system to read the records of `keys` ahead; keys that are not in a sealed shard are ignored."""
@@ -218,6 +258,10 @@ class RegionStore:
             near = difflib.get_close_matches(key, islice(self.keys(), _SUGGESTION_SAMPLE), cutoff=0.7)
             hint = f"near {key!r} are {', '.join(map(repr, near))}" if near else ""
         return MissingKeys(keys, ", ".join(map(str, self.paths)), hint)
+
+
+def _place(snapshot: Snapshot, state: State) -> tuple[SealedShard, Entry]:
+    return snapshot.mapped(state.shard), state.entry
 
 
 def open_store(
