@@ -1,0 +1,93 @@
+"""A padded batch of region features, and the memory it lies in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+
+import torch
+from torch import Tensor
+from torch.utils.data import get_worker_info
+
+
+@dataclass
+class RegionBatch:
+    """Regions of B images, padded to R rows with zeros. d is the feature dimension.
+
+    Attributes:
+        features: [B, R, d].
+        mask: bool [B, R], True for rows that are regions (the mean region included), False for padding.
+        boxes: f32 [B, R, 4], (x1, y1, x2, y2) in pixels of each image.
+        locations: f32 [B, R, 4|5|7], in fractions of the image: 4 is x1, y1, x2, y2; 5 adds the area; 7 adds width,
+            height and area.
+        num_regions: i64 [B], number of True in each row of `mask`.
+        keys: of the images.
+    """
+
+    features: Tensor
+    mask: Tensor
+    boxes: Tensor
+    locations: Tensor
+    num_regions: Tensor
+    keys: list[str]
+    _in_flight: torch.cuda.Event | None = field(default=None, repr=False, compare=False)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensor fields by name."""
+        return {name: getattr(self, name) for name in ("features", "mask", "boxes", "locations", "num_regions")}
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> RegionBatch:
+        """A copy on a device. A reused buffer waits until a non-blocking copy out of it is done."""
+        moved = {name: tensor.to(device, non_blocking=non_blocking) for name, tensor in self.tensors().items()}
+        if non_blocking and moved["features"].is_cuda and not self.features.is_cuda:
+            self._in_flight = torch.cuda.Event()
+            self._in_flight.record(torch.cuda.current_stream(moved["features"].device))
+        return RegionBatch(**moved, keys=self.keys)
+
+    def pin_memory(self) -> RegionBatch:
+        """In page-locked memory, which is copied to a GPU faster and without waiting."""
+        if self.features.is_pinned():
+            return self
+        return RegionBatch(**{name: tensor.pin_memory() for name, tensor in self.tensors().items()}, keys=self.keys)
+
+
+def empty_batch(
+    images: int,
+    rows: int,
+    dim: int,
+    num_locations: int,
+    dtype: torch.dtype,
+    out: RegionBatch | None = None,
+    pinned: bool = False,
+) -> RegionBatch:
+    """A batch whose values and keys are still to be written.
+
+    Args:
+        out: an earlier batch, whose memory is used again where it is large enough.
+        pinned: memory that is not taken from `out` is page-locked.
+    """
+    if out is not None and out._in_flight is not None:
+        out._in_flight.synchronize()
+    layout = {
+        "features": ((images, rows, dim), dtype),
+        "mask": ((images, rows), torch.bool),
+        "boxes": ((images, rows, 4), torch.float32),
+        "locations": ((images, rows, num_locations), torch.float32),
+        "num_regions": ((images,), torch.int64),
+    }
+    buffers = out.tensors() if out is not None else {}
+    tensors = {name: _allocate(buffers.get(name), *wanted, pinned) for name, wanted in layout.items()}
+    return RegionBatch(**tensors, keys=[])
+
+
+def _allocate(buffer: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype, pinned: bool) -> Tensor:
+    count = prod(shape)
+    if buffer is not None and buffer.dtype == dtype and buffer.untyped_storage().nbytes() >= count * dtype.itemsize:
+        return torch.empty(0, dtype=dtype).set_(buffer.untyped_storage(), 0, shape)
+    if get_worker_info() is not None:  # made where the other process can see it, it is not copied on its way
+        storage = torch.UntypedStorage._new_shared(max(count, 1) * dtype.itemsize)
+        return torch.empty(0, dtype=dtype).set_(storage, 0, shape)
+    return torch.empty(shape, dtype=dtype, pin_memory=pinned)
