@@ -16,7 +16,7 @@ import shlex
 import sys
 import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,19 @@ __version__ = "0.1.0"
 
 PACKAGES = ("cache", "extractor", "ray_jobs", "consumers")
 
-# Modules that add verbs, each with register(app); their order is the order in `roivault --help`.
-COMMANDS = ("ray_jobs.commands", "cache.commands", "extractor.commands", "ray_jobs.doctor")
+# verb -> (the module whose register(app) adds it, loaded when the verb is used; what `roivault --help` says of it)
+VERBS = {
+    "extract": ("ray_jobs.commands", "Regions of images, into a store; the same line again continues."),
+    "demo": ("ray_jobs.commands", "Pictures in, a store and a page to look at out."),
+    "info": ("cache.commands", "What stores hold and how it was made."),
+    "ls": ("cache.commands", "The keys of stores, or what failed and why."),
+    "show": ("cache.commands", "One record."),
+    "view": ("extractor.commands", "Regions drawn on their images, and a page of them."),
+    "verify": ("cache.commands", "Check that stores are whole."),
+    "models": ("extractor.commands", "The detectors there are."),
+    "weights": ("extractor.commands", "Fetch, import and list their checkpoints."),
+    "doctor": ("ray_jobs.doctor", "What this machine has and lacks."),
+}
 
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 
@@ -35,6 +46,7 @@ _NAMES = {
         "RegionStore RoivaultError StoreDamaged StoreLocked StoreMismatch StoreNotFound StoreWriter UsageError "
         "WeightsError WriteResult open_store"
     ),
+    "cache.dataset": "RegionBatch RegionDataset RegionLoader collate_regions",
     "extractor": "DecodePolicy ImageError list_extractors load_extractor",
 }
 _HOME = {name: package for package, names in _NAMES.items() for name in names.split()}
@@ -82,18 +94,34 @@ def _refuse_shadowed() -> None:
         )
 
 
-def build_app() -> Any:
-    """The command line, as a click command with every verb mounted."""
-    import typer
+class _Verbs(Mapping):
+    """The commands of `VERBS`; a command's module is imported when the command is looked up."""
 
-    app = typer.Typer(
-        name="roivault",
-        help="Region features of images: extracted once, kept in a cache that trainers read at memory speed.",
-        add_completion=False,
-        rich_markup_mode=None,  # plain help: rich would double the start-up time
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
+    def __iter__(self) -> Iterator[str]:
+        return iter(VERBS)
+
+    def __len__(self) -> int:
+        return len(VERBS)
+
+    def __getitem__(self, verb: str) -> Any:
+        import typer
+
+        app = typer.Typer(rich_markup_mode=None)
+        importlib.import_module(VERBS[verb][0]).register(app)
+        return typer.main.get_group(app).commands[verb]
+
+
+def build_app() -> Any:
+    """The command line, as a click group of all verbs. Help is plain: rich would double the start-up time."""
+    import typer
+    from typer.core import TyperGroup
+
+    class Front(TyperGroup):
+        def format_commands(self, ctx: Any, formatter: Any) -> None:
+            with formatter.section("Commands"):
+                formatter.write_dl([(verb, text) for verb, (_, text) in VERBS.items()])
+
+    app = typer.Typer(cls=Front, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
 
     def show_version(wanted: bool) -> None:
         if wanted:
@@ -106,11 +134,11 @@ def build_app() -> Any:
             False, "--version", callback=show_version, is_eager=True, help="Show the version and exit."
         ),
     ) -> None:
-        pass
+        """Region features of images: extracted once, kept in a cache that trainers read at memory speed."""
 
-    for name in COMMANDS:
-        importlib.import_module(name).register(app)
-    return typer.main.get_command(app)
+    group = typer.main.get_group(app)
+    group.commands = _Verbs()
+    return group
 
 
 def main(argv: Sequence[str] | None = None) -> int:

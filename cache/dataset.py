@@ -1,0 +1,221 @@
+"""Stores for training loops: a torch dataset, and a loader of padded batches.
+
+    for batch in RegionLoader("coco.roi", keys, 64, shuffle=True, num_workers=2):
+        model(batch.features, batch.locations, batch.mask)
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, get_worker_info
+
+from .batch import RegionBatch
+from .collate import Collation, collate_regions
+from .errors import DataError, RoivaultError, UsageError
+from .regions import Regions
+from .sampling import RegionSampler
+from .store import READ, RegionStore, Target, open_store
+
+__all__ = ["RegionBatch", "RegionDataset", "RegionLoader", "collate_regions"]
+
+
+class RegionDataset(Dataset[Regions]):
+    """A list of images of a store, as a map-style dataset: index in, `Regions` out.
+
+    It can be pickled; a process that was not forked opens the stores anew.
+
+    Args:
+        target: what `open_store` takes, or a store.
+        keys: of the images, in the order of the indices; a key may occur more than once. None: all records, in the
+            order of the disk.
+        missing: "raise" when there are keys without a record, or "skip" to leave them out.
+        read: how records are read, "auto", "mmap" or "pread": see `RegionStore.get_many`.
+
+    Attributes:
+        store, keys: as they are used.
+
+    Raises:
+        MissingKeys: names all of them.
+        StoreNotFound, StoreDamaged, StoreMismatch, UsageError
+    """
+
+    def __init__(
+        self,
+        target: Target | RegionStore,
+        keys: Sequence[str] | None = None,
+        *,
+        missing: str = "raise",
+        read: str = "auto",
+    ):
+        if missing not in ("raise", "skip"):
+            raise UsageError(f"missing={missing!r} is not 'raise' or 'skip'")
+        if read not in READ:
+            raise UsageError(f"read={read!r} is not one of {', '.join(READ)}")
+        self.store = target if isinstance(target, RegionStore) else open_store(target)
+        self.keys = list(self.store.keys() if keys is None else keys)
+        self.read = read
+        if keys is not None:
+            if wrong := [key for key in self.keys if not isinstance(key, str)]:
+                raise UsageError(f"keys are text, {wrong[0]!r} is {type(wrong[0]).__name__}")
+            lost = self.store.places(self.keys)[:, 0] < 0
+            if lost.any():
+                if missing == "raise":
+                    self.store.get_many([self.keys[i] for i in np.flatnonzero(lost)])  # raises, naming them
+                self.keys = [self.keys[i] for i in np.flatnonzero(~lost)]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __getitem__(self, index: int) -> Regions:
+        """Raises: IndexError, CorruptRecord, StoreDamaged, DiskError."""
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Regions]:
+        """Several at once: one lookup, and parallel reads. torch's own loaders call this."""
+        return self.store.get_many([self.keys[i] for i in indices], read=self.read)
+
+    def prefetch(self, indices: Sequence[int]) -> None:
+        """Ask the system to read images ahead."""
+        self.store.prefetch([self.keys[i] for i in indices])
+
+    def disk_order(self) -> np.ndarray:
+        """The indices in the order in which the records lie on the disk, i64[len]."""
+        return np.lexsort(self.store.places(self.keys).T[::-1])
+
+
+class RegionLoader(DataLoader):
+    """Padded batches of a store. Each pass over it is one epoch, in a new order with `shuffle`.
+
+    The batches do not depend on the number of workers, nor on how these are started. An error in a worker arrives as
+    what it is.
+
+    Args:
+        target, keys, missing, read: see `RegionDataset`; `target` may also be a `RegionDataset`, without the others.
+        batch_size: images in a batch; the last one may have fewer.
+        shuffle, seed, window, drop_last, even_ranks: see `RegionSampler`.
+        rank, world_size: of this process among those that share the images; default those of torch.distributed where
+            it is initialised, else one process alone.
+        num_workers, multiprocessing_context, persistent_workers, prefetch_factor, timeout: see torch's DataLoader.
+        pin_memory: batches in page-locked memory, for non-blocking copies to a GPU.
+        reuse_buffers: write batches over earlier ones, which saves most of the cost of fresh memory: a batch is valid
+            only until the next one is asked for.
+        collation: max_regions, pad_to_max, num_locations, global_region, normalize, dtype: see `collate_regions`.
+
+    Attributes:
+        regions: the `RegionDataset`.
+
+    Raises:
+        MissingKeys, StoreNotFound, StoreDamaged, StoreMismatch, UsageError
+        DataError: no keys.
+    """
+
+    def __init__(
+        self,
+        target: Target | RegionStore | RegionDataset,
+        keys: Sequence[str] | None = None,
+        batch_size: int = 64,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        window: int | None = None,
+        drop_last: bool = False,
+        rank: int | None = None,
+        world_size: int | None = None,
+        even_ranks: bool = True,
+        missing: str = "raise",
+        read: str = "auto",
+        num_workers: int = 0,
+        multiprocessing_context: Any = None,
+        persistent_workers: bool = False,
+        prefetch_factor: int | None = None,
+        timeout: float = 0,
+        pin_memory: bool = False,
+        reuse_buffers: bool = False,
+        **collation: Any,
+    ):
+        if unknown := collation.keys() - Collation.__dataclass_fields__.keys():
+            raise UsageError(
+                f"RegionLoader has no option {', '.join(sorted(unknown))}; those of batches are "
+                f"{', '.join(Collation.__dataclass_fields__)}"
+            )
+        options = Collation(**collation)
+        if (rank is None) != (world_size is None):
+            raise UsageError("give both rank and world_size, or none of them")
+        if rank is None:
+            rank, world_size = _own_rank()
+        if not isinstance(target, RegionDataset):
+            target = RegionDataset(target, keys, missing=missing, read=read)
+        elif keys is not None:
+            raise UsageError("a RegionDataset has its own keys")
+        if not len(target):
+            raise DataError("there are no images to load: the list of keys is empty, or no key has a record")
+        self.regions = target
+        sampler = RegionSampler(
+            len(target), batch_size, shuffle=shuffle, seed=seed, window=window, drop_last=drop_last, rank=rank,
+            world_size=world_size, even_ranks=even_ranks, read_ahead=target.prefetch,
+            disk_order=target.disk_order() if window is not None else None,
+        )  # fmt: skip
+        pinned = pin_memory and not num_workers and torch.cuda.is_available()
+        in_flight = (prefetch_factor or 2) if num_workers else 0  # batches that a worker is ahead
+        super().__init__(
+            _Batches(target, options, in_flight + 2 if reuse_buffers and num_workers else int(reuse_buffers), pinned),
+            batch_sampler=sampler, collate_fn=_as_it_is, num_workers=num_workers, pin_memory=pin_memory,
+            multiprocessing_context=multiprocessing_context, persistent_workers=persistent_workers,
+            prefetch_factor=prefetch_factor, timeout=timeout,
+        )  # fmt: skip
+
+    def set_epoch(self, epoch: int) -> None:
+        """Which epoch the next pass is, to resume training; without this, passes count on from 0."""
+        self.batch_sampler.epoch = epoch
+
+    def __iter__(self) -> Iterator[RegionBatch]:
+        # Memory that workers write to again stays mapped here as long as its tensors are alive.
+        mapped = deque(maxlen=self.num_workers * self.dataset.buffers)
+        for batch in super().__iter__():
+            if isinstance(batch, RoivaultError):
+                raise batch
+            mapped.append(batch)
+            yield batch
+
+
+class _Batches(Dataset[RegionBatch]):
+    """Lists of indices in, batches out.
+
+    Args:
+        buffers: write over the memory of so many earlier batches in turn; 0: new memory for each.
+    """
+
+    def __init__(self, regions: RegionDataset, collation: Collation, buffers: int, pinned: bool):
+        self.regions, self.collation, self.buffers, self.pinned = regions, collation, buffers, pinned
+        self._earlier: deque[RegionBatch] = deque()
+
+    def __len__(self) -> int:
+        return len(self.regions)
+
+    def __getitems__(self, indices: Sequence[int]) -> RegionBatch | RoivaultError:
+        try:
+            out = self._earlier.popleft() if self.buffers and len(self._earlier) == self.buffers else None
+            batch = self.collation(self.regions.__getitems__(indices), out, self.pinned)
+        except RoivaultError as error:
+            if get_worker_info() is None:
+                raise
+            return error  # torch would make it a RuntimeError
+        if self.buffers:
+            self._earlier.append(batch)
+        return batch
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+def _own_rank() -> tuple[int, int]:
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    return 0, 1
