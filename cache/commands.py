@@ -1,4 +1,4 @@
-"""Verbs that look into stores: `info`, `ls`, `show` and `verify`."""
+"""Verbs that look into stores: `info`, `ls`, `show` and `verify`; `convert` has its own module."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from .convert_command import convert
 from .errors import InputNotFound, UsageError
 from .output import say, size, table
 
@@ -28,7 +29,7 @@ _ON_A_TERMINAL = 1000  # keys that `ls` shows there unless told otherwise
 
 def register(app: typer.Typer) -> None:
     """Add the verbs."""
-    for verb in (info, ls, show, verify):
+    for verb in (info, ls, show, verify, convert):
         app.command()(verb)
 
 

@@ -1,0 +1,384 @@
+"""From a foreign cache to a store, from a store to a foreign layout, and from a store to one of another dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .building import building
+from .errors import DataError, InputNotFound, UsageError
+from .formats import by_suffix, detect, get_format
+from .formats.base import BadRow, Format, Notes, Problem, Vocabularies
+from .keys import fits
+from .manifest import FILE as MANIFEST
+from .regions import FEATURE_DTYPES, Failure, Regions
+from .store import RegionStore, open_store
+from .writer import StoreWriter
+
+STORE = "store"
+DEFAULT_DTYPE = "float16"
+MAX_PROBLEMS = 1000  # kept in a report; all are counted
+_BATCH = 64
+_BATCH_BYTES = 64 << 20
+
+Row = Regions | Failure | Problem
+
+
+@dataclass
+class ConvertReport:
+    """What became of a cache.
+
+    Attributes:
+        source, destination: paths; the formats are names of cache/formats or "store".
+        records: how many the destination has.
+        failures: keys without a record that a store passed on to a store.
+        left_out: how many records of the source could not be used, each with its place and reason in `problems` (of
+            which there are at most MAX_PROBLEMS).
+        without_place: field of the source that has no place in the destination -> in how many records it was.
+        conventions: what ids count on either side, and what was done about it.
+        remarks: what is worth knowing of the source as a whole.
+    """
+
+    source: str
+    source_format: str
+    destination: str
+    destination_format: str
+    feature_dtype: str
+    records: int = 0
+    failures: int = 0
+    left_out: int = 0
+    problems: list[Problem] = field(default_factory=list)
+    without_place: dict[str, int] = field(default_factory=dict)
+    conventions: dict[str, str] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+
+    @property
+    def exit_code(self) -> int:
+        return 65 if self.left_out else 0
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "exit_code": self.exit_code}
+
+
+def convert(
+    source: Path,
+    destination: Path,
+    source_format: str | None = None,
+    destination_format: str | None = None,
+    feature_dtype: str | None = None,
+    vocabularies: Mapping[str, Sequence[str]] | None = None,
+    class_offset: int = 0,
+    on_problem: Callable[[Problem], None] = lambda problem: None,
+    on_progress: Callable[[int], None] = lambda records: None,
+) -> ConvertReport:
+    """Write what `source` holds to `destination`, streaming.
+
+    The destination bears its name only once it is complete; the source is only read.
+
+    Args:
+        source_format, destination_format: a name of cache/formats, or "store"; None looks at the source's content and
+            the destination's name.
+        feature_dtype: of a store that is written; None takes that of a source that is a store, else float16.
+        vocabularies: "classes" and "attributes" of a foreign source that has ids but no names.
+        class_offset: added to every class id, for a source that counts otherwise. A negative one also drops as many
+            leading columns (background) of class_scores.
+        on_problem: called with each record that is left out, as it is met.
+        on_progress: called with the number of records so far.
+
+    Raises:
+        InputNotFound, UsageError
+        DataError: the source is unusable as a whole, or nothing in it could be used.
+        DiskError, StoreLocked, StoreDamaged
+    """
+    reader, writer = _sides(source, destination, source_format, destination_format)
+    store = open_store(source) if reader is None else None
+    if writer is not None and feature_dtype not in (None, "float32"):
+        raise UsageError(f"{writer.name} holds features as float32; --dtype {feature_dtype} is for stores")
+    if reader is None and vocabularies:
+        raise UsageError("a store has its own names of classes and attributes; names can be given to foreign caches")
+    dtype = feature_dtype or (store.manifest.feature_dtype if store is not None else DEFAULT_DTYPE)
+    if dtype not in FEATURE_DTYPES:
+        raise UsageError(f"--dtype {dtype} is not one of {', '.join(FEATURE_DTYPES)}")
+
+    notes = Notes()
+    report = ConvertReport(
+        str(source), reader.name if reader else STORE, str(destination), writer.name if writer else STORE,
+        "float32" if writer else dtype,
+    )  # fmt: skip
+    for side, fmt in (("source", reader), ("destination", writer)):
+        if fmt:
+            report.conventions[side] = fmt.ids
+    if class_offset:
+        report.conventions["shift"] = f"{class_offset:+d} was added to every class id"
+
+    words = _vocabularies(source, store, reader, vocabularies)
+    rows = _store_rows(store) if reader is None else reader.read(source, notes)
+    rows = _fitting(rows, words, class_offset, notes)
+    with building(destination) as target:
+        if writer is None:
+            sink = _store_sink(target, dtype, _fingerprint(store, reader, dtype, class_offset), words, report)
+        else:
+            sink = _foreign_sink(target, writer, words, notes)
+            if store is not None:
+                _note_manifest(store, writer, words, notes)
+        _run(rows, sink, report, on_problem, on_progress)
+        if not report.records:
+            first = f": {report.problems[0].where}: {report.problems[0].why}" if report.problems else ""
+            raise DataError(
+                f"nothing in {source} could be converted from {report.source_format}"
+                f"{f' ({report.left_out:,} records were left out{first})' if first else ', it has no records'}; "
+                f"{destination} was not made"
+            )
+        report.without_place, report.remarks = dict(notes.without_place), list(notes.remarks)
+    return report
+
+
+def _sides(
+    source: Path, destination: Path, source_format: str | None, destination_format: str | None
+) -> tuple[Format | None, Format | None]:
+    """Formats of source and destination, None for a store."""
+    if source_format is None:
+        reader = None if (source / MANIFEST).exists() or source.suffix == ".roi" else detect(source)
+    else:
+        reader = None if source_format == STORE else get_format(source_format)
+    if destination_format is not None:
+        writer = None if destination_format == STORE else get_format(destination_format)
+    elif destination.suffix == ".roi" or (reader and not destination.suffix):
+        writer = None
+    else:
+        writer = by_suffix(destination)
+    if reader and not reader.read:
+        raise UsageError(f"{reader.name} can be written, not read")
+    if writer and not writer.write:
+        raise UsageError(f"{writer.name} can be read, not written")
+    if reader and writer:
+        raise UsageError(
+            f"one side must be a store: convert {source} to NAME.roi first, then that to {writer.name}, and have both"
+        )
+    if reader and not source.exists():
+        raise InputNotFound(f"there is nothing at {source}")
+    return reader, writer
+
+
+# -- rows in
+
+
+def _store_rows(store: RegionStore) -> Iterator[Row]:
+    keys = store.keys()
+    while chunk := list(islice(keys, _BATCH)):
+        for key in chunk:
+            try:
+                regions = store.get(key)
+            except DataError as error:
+                yield Problem(f"record {key!r}", str(error), key)
+                continue
+            if regions is not None:
+                yield regions
+    yield from store.failures()
+
+
+def _fitting(rows: Iterable[Row], words: Vocabularies, class_offset: int, notes: Notes) -> Iterator[Row]:
+    """Rows with ids shifted, keys that a store can hold, ids that have names, and one feature dimension.
+
+    Records without regions come without a dimension from some layouts; they wait for the first that has one.
+    """
+    dim: int | None = None
+    waiting: list[Regions] = []
+    for row in rows:
+        if not isinstance(row, Regions):
+            yield row
+            continue
+        n, d = row.features.shape
+        misfit = _misfit(row, words, class_offset)
+        if misfit:
+            yield misfit
+        elif not n and dim is None and not d:
+            waiting.append(row)
+        elif n and dim not in (None, d):
+            yield Problem(
+                f"record {row.key!r}", f"its features have dimension {d}, those before it {dim}", row.key, "value_range"
+            )
+        else:
+            dim = d if dim is None else dim
+            yield from (_empty(early, dim) for early in waiting)
+            waiting.clear()
+            yield _shifted(row, class_offset, notes) if n else _empty(row, dim)
+    yield from waiting
+
+
+def _misfit(regions: Regions, words: Vocabularies, class_offset: int) -> Problem | None:
+    try:
+        size = len(regions.key.encode())
+    except UnicodeEncodeError:
+        return Problem(f"record {regions.key!r}", "its key is not valid unicode", kind="key_invalid")
+    if not fits(regions.key):
+        return Problem(f"record {regions.key!r}", f"its key has {size} bytes, allowed are 1 to 511", kind="key_invalid")
+    for name, ids, offset in (("classes", regions.class_ids, class_offset), ("attributes", regions.attr_ids, 0)):
+        top = int(ids.max()) + offset if ids is not None and len(ids) else -1
+        if words.get(name) and top >= len(words[name]):
+            why = (
+                f"there are {len(words[name])} names of {name}, and an id {top}: the names are others, or the ids "
+                "count from 1 or include background (--class-offset)"
+            )
+            return Problem(f"record {regions.key!r}", why, regions.key, "value_range")
+    return None
+
+
+def _empty(regions: Regions, dim: int) -> Regions:
+    return regions.replace(features=np.zeros((0, dim), regions.features.dtype))
+
+
+def _shifted(regions: Regions, offset: int, notes: Notes) -> Regions:
+    if not offset:
+        return regions
+    changes: dict[str, Any] = {}
+    if regions.class_ids is not None:
+        changes["class_ids"] = regions.class_ids + np.int32(offset)
+    if regions.class_scores is not None:
+        notes.drop("class_scores" if offset > 0 else f"the first {-offset} column(s) of class_scores")
+        changes["class_scores"] = None if offset > 0 else regions.class_scores[:, -offset:]
+    return regions.replace(**changes)
+
+
+# -- rows out
+
+Sink = Callable[[list[Row]], list[Problem]]
+
+
+def _run(
+    rows: Iterable[Row],
+    sink: AbstractContextManager[Sink],
+    report: ConvertReport,
+    on_problem: Callable[[Problem], None],
+    on_progress: Callable[[int], None],
+) -> None:
+    """Hand rows to the sink in batches that fit in memory."""
+    with sink as write:
+        for batch in _batches(rows):
+            refused = write(batch)
+            problems = [row for row in batch if isinstance(row, Problem)] + refused
+            for problem in problems:
+                report.left_out += 1
+                if len(report.problems) < MAX_PROBLEMS:
+                    report.problems.append(problem)
+                on_problem(problem)
+            report.records += sum(isinstance(row, Regions) for row in batch) - len(refused)
+            on_progress(report.records)
+
+
+def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    batch: list[Row] = []
+    size = 0
+    for row in rows:
+        batch.append(row)
+        size += row.features.nbytes if isinstance(row, Regions) else 0
+        if len(batch) >= _BATCH or size >= _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+@contextmanager
+def _foreign_sink(target: Path, fmt: Format, words: Vocabularies, notes: Notes) -> Iterator[Sink]:
+    with fmt.write(target, words, notes) as put:
+
+        def write(batch: list[Row]) -> list[Problem]:
+            refused = []
+            for row in batch:
+                if isinstance(row, Failure):
+                    notes.drop("failures (keys without a record)")
+                elif isinstance(row, Regions):
+                    try:
+                        put(row)
+                    except BadRow as error:
+                        refused.append(Problem.of(error, f"record {row.key!r}", row.key))
+                    else:
+                        _note_fields(row, fmt, notes)
+            return refused
+
+        yield write
+
+
+def _note_fields(regions: Regions, fmt: Format, notes: Notes) -> None:
+    present = {*regions.arrays(), *(["source_digest"] if regions.source_digest else [])}
+    for name in sorted(present - fmt.carries):
+        if name == "scores" and "class_probs" in fmt.carries & present:
+            if regions.scores.tobytes() == regions.class_probs.tobytes():
+                continue  # said by class_probs, from which a reader takes both
+        notes.drop(name)
+
+
+def _note_manifest(store: RegionStore, fmt: Format, words: Vocabularies, notes: Notes) -> None:
+    """What a store says once for all records."""
+    manifest = store.manifest
+    if manifest.fingerprint:
+        notes.drop("fingerprint")
+    if any(shard.provenance for shard in manifest.shards):
+        notes.drop("provenance")
+    for name in words if fmt.vocabularies is None else ():
+        notes.drop(f"names of {name}")
+
+
+@contextmanager
+def _store_sink(
+    target: Path, dtype: str, fingerprint: dict[str, Any], words: Vocabularies, report: ConvertReport
+) -> Iterator[Sink]:
+    with StoreWriter(target, dtype, fingerprint, words) as writer:
+
+        def write(batch: list[Row]) -> list[Problem]:
+            failures = [row for row in batch if isinstance(row, Failure)]
+            report.failures += len(failures)
+            for row in batch:
+                if isinstance(row, Problem) and row.key and fits(row.key):
+                    failures.append(Failure(row.key, row.kind, row.why, f"{report.source}: {row.where}"))
+            regions, refused = _without_duplicates([row for row in batch if isinstance(row, Regions)], writer)
+            writer.write(regions, failures, "drop")
+            states = writer.states([row.key for row in regions])
+            overflows = ((row.key, s) for row, s in zip(regions, states, strict=True) if isinstance(s, Failure))
+            return refused + [Problem(f"record {key!r}", s.message, key, s.kind) for key, s in overflows]
+
+        yield write
+
+
+def _without_duplicates(regions: list[Regions], writer: StoreWriter) -> tuple[list[Regions], list[Problem]]:
+    """The first record of each key, and what is to be said of the others."""
+    states = writer.states([row.key for row in regions])
+    seen = {row.key for row, state in zip(regions, states, strict=True) if state == "record"}
+    kept, refused = [], []
+    for row in regions:
+        if row.key in seen:
+            why = "another record of this key comes before it"
+            refused.append(Problem(f"record {row.key!r}", why, row.key, "duplicate_key"))
+        else:
+            seen.add(row.key)
+            kept.append(row)
+    return kept, refused
+
+
+def _vocabularies(
+    source: Path, store: RegionStore | None, reader: Format | None, given: Mapping[str, Sequence[str]] | None
+) -> Vocabularies:
+    if store is not None:
+        return store.manifest.vocabularies
+    found = reader.vocabularies(source) if reader.vocabularies else {}
+    clash = sorted(name for name in given or {} if found.get(name))
+    if clash:
+        raise UsageError(f"{source} has its own names of {' and '.join(clash)}")
+    return {**found, **(given or {})}
+
+
+def _fingerprint(store: RegionStore | None, reader: Format | None, dtype: str, class_offset: int) -> dict[str, Any]:
+    """What the bytes of the new store depend on: the choices behind the old one, and those of this conversion."""
+    shift = {"class_offset": class_offset} if class_offset else {}
+    if reader:
+        return {"converted_from": reader.name, "feature_dtype": dtype, **shift}
+    old = store.manifest
+    changed = {"converted_from": old.feature_dtype} if dtype != old.feature_dtype else {}
+    return {**(old.fingerprint or {}), "feature_dtype": dtype, **changed, **shift}

@@ -1,0 +1,52 @@
+"""Caches of other systems. One module for a layout; a new one is a module with a `Format` and one line in FORMATS."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from importlib import import_module
+from pathlib import Path
+
+from ..errors import InputNotFound, UsageError
+from .base import Format
+
+FORMATS = {
+    "volta-lmdb": "volta_lmdb:BASE64",
+    "volta-lmdb-raw": "volta_lmdb:RAW",
+    "iglue-h5": "iglue_h5:FORMAT",
+}
+
+
+@lru_cache
+def get_format(name: str) -> Format:
+    """Raises: UsageError: there is no such format."""
+    if name not in FORMATS:
+        raise UsageError(f"there is no format {name!r}; there are {', '.join(FORMATS)}")
+    module, _, attribute = FORMATS[name].partition(":")
+    return getattr(import_module(f".{module}", __package__), attribute)
+
+
+def detect(path: Path) -> Format:
+    """The format of what is at a path, from its content.
+
+    Raises: InputNotFound; UsageError: it is none that can be read.
+    """
+    if not path.exists():
+        raise InputNotFound(f"there is nothing at {path}")
+    readable = [fmt for fmt in map(get_format, FORMATS) if fmt.read]
+    for fmt in readable:
+        if fmt.matches(path):
+            return fmt
+    names = ", ".join(fmt.name for fmt in readable)
+    raise UsageError(f"{path} looks like none of the formats that can be read ({names}); if it is one, say --from NAME")
+
+
+def by_suffix(path: Path) -> Format:
+    """The format that a destination's name means. Raises: UsageError: it means none."""
+    writable = [fmt for fmt in map(get_format, FORMATS) if fmt.write]
+    for fmt in writable:
+        if path.name.lower().endswith(fmt.suffixes):
+            return fmt
+    names = ", ".join(fmt.name for fmt in writable)
+    raise UsageError(
+        f"the name {path.name!r} does not tell a format: end it in .roi for a store, or say --to ({names})"
+    )

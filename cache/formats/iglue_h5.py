@@ -1,0 +1,102 @@
+"""HDF5 with one group for each image, as the extraction scripts of IGLUE and of py-bottom-up-attention write it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import DataError
+from ..regions import Regions
+from .base import ALL_FIELDS, VG_IDS, BadRow, Format, Notes, Problem, Vocabularies
+from .fields import fields_of, regions_of
+
+if TYPE_CHECKING:
+    import h5py
+
+_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_NAMES = {
+    "width": "img_w",
+    "height": "img_h",
+    "class_ids": "obj_id",
+    "class_probs": "obj_conf",
+    "attr_ids": "attr_id",
+    "attr_probs": "attr_conf",
+    "class_scores": "cls_prob",
+}
+
+
+def matches(path: Path) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(_SIGNATURE)) == _SIGNATURE
+    except OSError:
+        return False
+
+
+def read(path: Path, notes: Notes) -> Iterator[Regions | Problem]:
+    """Raises: DataError: it is no HDF5, is cut short, or has arrays for all images together."""
+    import h5py
+
+    try:
+        file = h5py.File(path, "r")
+    except OSError as error:
+        raise DataError(f"{path} cannot be opened as HDF5 ({error}): copy or download it again") from None
+    with file:
+        if isinstance(file.get("features"), h5py.Dataset):
+            raise DataError(f"{path} has one array for all images; only a group for each image can be read")
+        yield from _groups(file, "", notes)
+
+
+def _groups(parent: h5py.Group, prefix: str, notes: Notes) -> Iterator[Regions | Problem]:
+    """Every group with arrays in it is a record; keys with a slash are groups in groups."""
+    import h5py
+
+    for name in parent:
+        key = prefix + name
+        try:
+            member = parent[name]
+            datasets = {n: member[n] for n in member if isinstance(member.get(n), h5py.Dataset)}
+            fields = {n: dataset[()] for n, dataset in datasets.items()}
+        except (OSError, KeyError, TypeError, RuntimeError) as error:
+            yield Problem(f"group {key!r}", f"it cannot be read: {error}", key, "unreadable")
+            continue
+        if fields:
+            try:
+                yield regions_of(key, fields, notes)
+            except BadRow as error:
+                yield Problem.of(error, f"group {key!r}", key)
+        if len(datasets) < len(member):
+            yield from _groups(member, f"{key}/", notes)
+
+
+@contextmanager
+def write(path: Path, vocabularies: Vocabularies, notes: Notes):
+    import h5py
+
+    with h5py.File(path, "w") as file:
+
+        def put(regions: Regions) -> None:
+            if "\0" in regions.key or any(part in ("", ".") for part in regions.key.split("/")):
+                raise BadRow("HDF5 cannot name a group so: no part of a path may be empty or a dot", "key_invalid")
+            try:
+                group = file.create_group(regions.key)
+            except ValueError as error:
+                raise BadRow(f"HDF5 cannot name a group so: {error}", "key_invalid") from None
+            for name, value in fields_of(regions, _NAMES).items():
+                group[name] = value
+
+        yield put
+
+
+FORMAT = Format(
+    "iglue-h5",
+    "HDF5 with a group for each image (IGLUE, py-bottom-up-attention)",
+    VG_IDS,
+    ALL_FIELDS,
+    matches,
+    read,
+    write,
+    suffixes=(".h5", ".hdf5"),
+)

@@ -1,0 +1,146 @@
+"""Foreign pickles, read without running them: they may hold plain values and numpy arrays, nothing else.
+
+No global of a pickle is ever resolved. Those that numpy's arrays, dtypes and scalars are made of are stood in for by
+the few lines below, which build arrays from their bytes; any other is refused by name. Pickles of Python 2 and of
+numpy before and after 2.0 are read alike.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import re
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from ..errors import DataError
+
+_PLAIN_DTYPE = re.compile(r"[<>|=]?([fiub][1248]|S\d+|U\d+|\?|b1)")
+_TROUBLE = (
+    pickle.UnpicklingError, EOFError, ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError,
+    MemoryError, RecursionError, ImportError,
+)  # fmt: skip
+
+
+class UnsafePickle(DataError):
+    """A pickle that asks for something else than plain values and arrays; `name` is what."""
+
+    def __init__(self, name: str):
+        super().__init__(
+            f"the pickle asks for {name!r}, which region features do not need, and was not run: it may be malicious. "
+            "If you trust where it comes from, convert it with the program that made it"
+        )
+        self.name = name
+
+    def __reduce__(self):
+        return type(self), (self.name,)
+
+
+def load_pickle(source: bytes | memoryview | BinaryIO) -> Any:
+    """The value of a pickle: dicts, lists, tuples, text, numbers, bytes and numpy arrays.
+
+    Raises:
+        UnsafePickle: it names another global.
+        ValueError: it is not a pickle, is cut short, or holds an array that does not fit its bytes.
+    """
+    file = source if hasattr(source, "read") else io.BytesIO(source)
+    try:
+        return _plain(_Unpickler(file, encoding="latin1").load())
+    except UnsafePickle:
+        raise
+    except _TROUBLE as error:
+        raise ValueError(f"not a usable pickle: {error or type(error).__name__}") from None
+
+
+class _DType:
+    """Stands for numpy.dtype: its text and, once its state is set, its byte order."""
+
+    def __init__(self, text: str, align: bool = False, copy: bool = False):
+        self.text = text.decode("latin1") if isinstance(text, bytes) else text
+        self.is_object = self.text in ("O", "O8", "O4", "|O")
+        if not self.is_object and not _PLAIN_DTYPE.fullmatch(self.text):
+            raise ValueError(f"arrays of dtype {self.text!r} are not supported")
+
+    def __setstate__(self, state: tuple) -> None:
+        order = state[1].decode("latin1") if isinstance(state[1], bytes) else state[1]
+        if order in ("<", ">") and self.text[0] not in "<>|=":
+            self.text = order + self.text
+
+    def numpy(self) -> np.dtype:
+        return np.dtype(self.text)
+
+
+class _Array:
+    """Stands for numpy.ndarray: what it becomes is in `value` once its state is set."""
+
+    def __init__(self, *_: Any):
+        self.value: Any = None
+
+    def __setstate__(self, state: tuple) -> None:
+        _, shape, dtype, fortran, raw = state
+        if dtype.is_object:
+            if not isinstance(raw, list) or len(raw) != int(np.prod(shape, dtype=object)):
+                raise ValueError("an array of objects does not fit its shape")
+            self.value = raw if shape else raw[0]
+        else:
+            self.value = _frombuffer(raw, dtype, shape, "F" if fortran else "C")
+
+
+def _frombuffer(raw: Any, dtype: _DType, shape: tuple, order: str, *_: Any) -> np.ndarray:
+    data = raw.encode("latin1") if isinstance(raw, str) else raw
+    array = np.frombuffer(data, dtype.numpy())
+    return array.reshape(shape, order="F" if order == "F" else "C")
+
+
+def _scalar(dtype: _DType, raw: Any = b"") -> Any:
+    return _frombuffer(raw, dtype, (), "C")[()]
+
+
+def _encode(text: str, encoding: str) -> bytes:
+    """How pickles of protocol 2 write bytes."""
+    if encoding not in ("latin1", "latin-1"):
+        raise UnsafePickle(f"_codecs.encode to {encoding}")
+    return text.encode("latin1")
+
+
+def _bytes(value: str | bytes = b"", encoding: str = "latin1") -> bytes:
+    """How they write no bytes, and bytearrays; never a number, which would ask for that much memory."""
+    return _encode(value, encoding) if isinstance(value, str) else b"".join([value])
+
+
+_STAND_INS = {
+    **{(module, name): _bytes for module in ("builtins", "__builtin__") for name in ("bytes", "bytearray")},
+    **{("numpy", "ndarray"): _Array, ("numpy", "dtype"): _DType, ("_codecs", "encode"): _encode},
+    **{
+        (f"numpy.{core}.{module}", name): stand_in
+        for core in ("core", "_core")
+        for module, name, stand_in in (
+            ("multiarray", "_reconstruct", _Array),
+            ("multiarray", "scalar", _scalar),
+            ("numeric", "_frombuffer", _frombuffer),
+        )
+    },
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return _STAND_INS[module, name]
+        except KeyError:
+            raise UnsafePickle(f"{module}.{name}") from None
+
+    def persistent_load(self, pid: Any) -> Any:
+        raise UnsafePickle(f"persistent id {pid!r}")
+
+
+def _plain(value: Any) -> Any:
+    """`value` with the arrays in place of what stands for them."""
+    if isinstance(value, _Array):
+        return _plain(value.value)
+    if isinstance(value, dict):
+        return {_plain(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_plain, value))
+    return value

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import builtins
+import io
+import os
+import pickle
+
+import numpy as np
+import pytest
+
+from cache.formats.pickles import UnsafePickle, load_pickle
+
+VALUES = {
+    "f4": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "fortran": np.asfortranarray(np.arange(6, dtype=np.float64).reshape(2, 3)),
+    "big": np.arange(3, dtype=">i4"),
+    "ids": np.arange(4),
+    "none": np.zeros((0, 5), np.float32),
+    "half": np.ones(2, np.float16),
+    "scalar": np.int64(7),
+    "zero-d": np.array(2.5),
+    "text": "ünï",
+    "bytes": b"\x00\xff",
+    "list": [1, 2.5, None, True, ("a", np.uint8(3))],
+    b"bytes key": {},
+}
+
+
+def same(a, b) -> bool:
+    if isinstance(a, (np.ndarray, np.generic)):
+        return a.dtype == b.dtype and a.shape == b.shape and np.array_equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, (list, tuple)):
+        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
+    return type(a) is type(b) and a == b
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_values_come_back(protocol):
+    data = pickle.dumps(VALUES, protocol=protocol)
+    assert same(load_pickle(data), VALUES)
+    assert same(load_pickle(io.BytesIO(data)), VALUES)
+    older = data.replace(b"numpy._core", b"numpy.core") if protocol < 4 else data  # as numpy before 2.0 named it
+    assert same(load_pickle(older), VALUES)
+
+
+def test_arrays_of_objects():
+    info = np.array({"bbox": np.ones((2, 4), np.float32)}, dtype=object)
+    assert same(load_pickle(pickle.dumps(info)), info.item())
+    several = np.array([{"a": 1}, None], dtype=object)
+    assert load_pickle(pickle.dumps(several)) == [{"a": 1}, None]
+
+
+class Call:
+    def __init__(self, function, *args):
+        self.parts = function, args
+
+    def __reduce__(self):
+        return self.parts
+
+
+@pytest.mark.parametrize(
+    ("evil", "name"),
+    [
+        (Call(os.system, "touch /tmp/x"), "system"),
+        (Call(builtins.eval, "1+1"), "eval"),
+        (Call(builtins.getattr, "x", "upper"), "getattr"),
+        (Call(np.load, "x"), "numpy.load"),
+        ({"features": [Call(os.remove, "x")]}, "remove"),
+    ],
+)
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+def test_another_global_is_refused_by_name(evil, name, protocol):
+    with pytest.raises(UnsafePickle, match=name):
+        load_pickle(pickle.dumps(evil, protocol=protocol))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"cnumpy\nndarray.__reduce__\n.",
+        b"\x80\x04\x8c\x05numpy\x8c\x11f2py.compile_file\x93.",
+        b"Pid\n.",
+        b"c_codecs\nencode\n(Vx\nVzip\ntR.",
+    ],
+)
+def test_tricks_are_refused(data):
+    with pytest.raises(UnsafePickle):
+        load_pickle(data)
+
+
+def test_arrays_that_lie_about_themselves():
+    array = np.zeros((2, 3), np.float32)
+    good = pickle.dumps(array, protocol=2)
+    for shape in (b"K\x02K\x04", b"K\xffK\x03"):
+        with pytest.raises(ValueError, match="not a usable pickle"):
+            load_pickle(good.replace(b"K\x02K\x03", shape))
+    objects = pickle.dumps(np.array([None, 1], dtype=object), protocol=2)
+    with pytest.raises(ValueError, match="not a usable pickle"):
+        load_pickle(objects.replace(b"K\x02\x85", b"K\x09\x85"))
+    with pytest.raises(ValueError, match="dtype"):
+        load_pickle(pickle.dumps(np.zeros(2, "M8[s]"), protocol=2))
+
+
+def test_bytes_that_are_no_pickle_raise_one_kind_of_error():
+    data = pickle.dumps(VALUES)
+    rng = np.random.default_rng(0)
+    for _ in range(500):
+        damaged = bytearray(data[: rng.integers(len(data))] if rng.random() < 0.3 else data)
+        for place in rng.integers(0, max(len(damaged), 1), 3):
+            damaged[place : place + 1] = bytes([rng.integers(256)])
+        try:
+            load_pickle(bytes(damaged))
+        except (ValueError, UnsafePickle):
+            pass
