@@ -4,6 +4,8 @@
     covers   16 bytes a shard: its number and the checksum of its own .idx (index.idx covers many, shard-N.idx only N)
     columns  hash, offset, checksum, key_offset u64 · length, shard u32 · key_length u16 · flags u8
     heap     the keys, utf-8
+
+A key occurs once in an index.
 """
 
 from __future__ import annotations
