@@ -13,6 +13,10 @@ FORMATS = {
     "volta-lmdb": "volta_lmdb:BASE64",
     "volta-lmdb-raw": "volta_lmdb:RAW",
     "iglue-h5": "iglue_h5:FORMAT",
+    "lxmert-tsv": "tsv:LXMERT",
+    "butd-tsv": "tsv:BUTD",
+    "mmf-npy": "mmf_npy:FORMAT",
+    "bua-npz": "bua_npz:FORMAT",
 }
 
 

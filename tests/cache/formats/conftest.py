@@ -64,14 +64,24 @@ def put_store(tmp_path):
 
 
 @pytest.fixture
-def peer():
-    """Loads a module out of the published systems' own trees: the folder in ROIVAULT_PEERS, one subfolder for each."""
+def peer_file():
+    """A file of the published systems' own trees: the folder in ROIVAULT_PEERS, one subfolder for each."""
 
-    def load(path: str):
+    def find(path: str) -> Path:
         file = Path(os.environ.get("ROIVAULT_PEERS", "/nonexistent"), path)
         if not file.is_file():
             pytest.skip(f"the peer's {path} is not here (ROIVAULT_PEERS)")
-        spec = importlib.util.spec_from_file_location(f"peer_{file.stem}", file)
+        return file
+
+    return find
+
+
+@pytest.fixture
+def peer(peer_file):
+    """Loads such a file as a module."""
+
+    def load(path: str):
+        spec = importlib.util.spec_from_file_location("peer", peer_file(path))
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         return module

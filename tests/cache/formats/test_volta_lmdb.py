@@ -4,7 +4,7 @@ import base64
 import os
 import pickle
 import re
-import runpy
+import subprocess
 import sys
 import types
 
@@ -156,19 +156,22 @@ def test_volta_reads_what_is_written(peer, put_store, full, tmp_path, fmt, locat
         assert np.allclose(location[:, :4], record.boxes / [640, 480, 640, 480], atol=1e-6)
 
 
-def test_the_file_that_iglue_makes_of_ours_is_read(peer, put_store, full, tmp_path, monkeypatch):
+IGLUE_H5_TO_LMDB = """
+import lmdb, runpy, sys
+script, _, source, _, target = sys.argv[:] = [sys.argv[1], "--h5", sys.argv[2], "--lmdb", sys.argv[3]]
+big = lmdb.open  # theirs asks for a terabyte on the disk
+lmdb.open = lambda path, **options: big(path, **{**options, "map_size": 1 << 24})
+runpy.run_path(script, run_name="__main__")
+"""
+
+
+def test_the_file_that_iglue_makes_of_ours_is_read(peer_file, put_store, full, tmp_path):
     """HDF5 from here, through their own h5_to_lmdb, and back."""
-    pytest.importorskip("tqdm")
-    script = os.path.join(os.environ.get("ROIVAULT_PEERS", "/nonexistent"), "volta/features_extraction/h5_to_lmdb.py")
-    if not os.path.isfile(script):
-        pytest.skip("the peer's h5_to_lmdb.py is not here (ROIVAULT_PEERS)")
+    script = peer_file("volta/features_extraction/h5_to_lmdb.py")  # needs tqdm
     records = [full("1007129816", 4), full("2370799", 3)]
     convert(put_store(records), tmp_path / "f.h5")
-    monkeypatch.setattr(sys, "argv", ["h5_to_lmdb", "--h5", str(tmp_path / "f.h5"), "--lmdb", str(tmp_path / "p.lmdb")])
-    small = lmdb.open  # theirs asks for a terabyte on the disk
-    monkeypatch.setattr(lmdb, "open", lambda path, **options: small(path, **{**options, "map_size": 1 << 24}))
-    runpy.run_path(script, run_name="__main__")
-    monkeypatch.undo()
+    command = [sys.executable, "-c", IGLUE_H5_TO_LMDB, script, tmp_path / "f.h5", tmp_path / "p.lmdb"]
+    subprocess.run(command, check=True, capture_output=True)
     report = convert(tmp_path / "p.lmdb", tmp_path / "back.roi", feature_dtype="float32")
     assert report.records == 2 and not report.without_place and not report.left_out
     for record in records:

@@ -1,0 +1,55 @@
+"""A folder of `<key>.npz`, as bottom-up-attention.pytorch writes it: x, bbox, num_bbox, image_h, image_w, info."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..regions import Regions
+from .base import BadRow, Format, Notes, Problem
+from .fields import regions_of
+from .npy import load_npy
+from .rows import files
+
+_CARRIES = frozenset({"boxes", "features", "class_ids", "class_probs", "attr_ids", "attr_probs"})
+
+
+def matches(path: Path) -> bool:
+    return path.is_dir() and next(files(path, ".npz"), None) is not None
+
+
+def read(path: Path, notes: Notes) -> Iterator[Regions | Problem]:
+    for file in files(path, ".npz"):
+        where = file.relative_to(path).as_posix()
+        key = where.removesuffix(".npz")
+        try:
+            yield regions_of(key, _fields(file), notes)
+        except BadRow as error:
+            yield Problem.of(error, where, key)
+        except (ValueError, OSError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+            yield Problem(where, f"it cannot be read as a .npz: {error}", key)
+
+
+def _fields(file: Path) -> dict:
+    """`info` says again what stands beside it, and has ids and confidences; its num_boxes is that of `num_bbox`."""
+    with zipfile.ZipFile(file) as archive:
+        fields = {}
+        for name in archive.namelist():
+            with archive.open(name) as member:
+                fields[name.removesuffix(".npy")] = load_npy(member)
+    info = fields.pop("info", None)
+    own = {"image_h", "image_w", "boxes", "bbox", "features", "x"} & fields.keys()
+    more = {name: value for name, value in (info if isinstance(info, dict) else {}).items() if name not in own}
+    return {**more, **fields}
+
+
+FORMAT = Format(
+    "bua-npz",
+    "folder of <key>.npz (bottom-up-attention.pytorch)",
+    "objects_id counts the lines of the vocabulary from 0: background, column 0 of the scores, was cut off before",
+    _CARRIES,
+    matches,
+    read,
+)

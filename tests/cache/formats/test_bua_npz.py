@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+
+from cache import DataError, open_store
+from cache.convert import convert
+
+BOXES = np.array([[0, 0, 10, 20], [1, 2, 30, 40.5]], np.float32)
+FEATURES = np.random.default_rng(0).random((2, 8), np.float32)
+
+
+def put(folder, key: str, save=np.savez_compressed, **changes) -> None:
+    """A file as the extraction saves it; `info` says the image's size again."""
+    info = {
+        "image_id": key, "image_h": 480, "image_w": 640, "num_boxes": 2, "objects_id": np.array([0, 1599]),
+        "objects_conf": np.array([0.9, 0.4], "f4"), "attrs_id": np.array([0, 399]),
+        "attrs_conf": np.array([0.3, 0.2], "f4"),
+    }  # fmt: skip
+    fields = {"x": FEATURES, "bbox": BOXES, "num_bbox": 2, "image_h": 480, "image_w": 640, "info": info}
+    (folder / key).parent.mkdir(parents=True, exist_ok=True)
+    save(folder / f"{key}.npz", **{**fields, **changes})
+
+
+def test_files_as_the_extraction_saves_them(tmp_path):
+    folder = tmp_path / "npz"
+    put(folder, "1007129816")
+    put(folder, "val/COCO_val2014_000000520430", save=np.savez, info=None)
+    report = convert(folder, tmp_path / "s.roi", feature_dtype="float32")
+    assert (report.source_format, report.records, report.problems, report.without_place) == ("bua-npz", 2, [], {})
+    assert "background" in report.conventions["source"]
+    regions = open_store(tmp_path / "s.roi")["1007129816"]
+    assert (regions.width, regions.height) == (640, 480)
+    assert regions.features.tobytes() == FEATURES.tobytes() and regions.boxes.tobytes() == BOXES.tobytes()
+    assert regions.class_ids.tolist() == [0, 1599] and regions.attr_ids.tolist() == [0, 399]
+    assert regions.class_probs.tolist() == regions.scores.tolist() == np.array([0.9, 0.4], "f4").tolist()
+    plain = open_store(tmp_path / "s.roi")["val/COCO_val2014_000000520430"]
+    assert plain.class_ids is None and plain.boxes.tobytes() == BOXES.tobytes()
+
+
+def test_what_is_damaged_is_reported_and_the_rest_kept(tmp_path):
+    folder = tmp_path / "npz"
+    for key in ("a", "cut", "middle", "z"):
+        put(folder, key)
+    put(folder, "attrs", info={"attrs_id": np.arange(3)})
+    whole = (folder / "cut.npz").read_bytes()
+    (folder / "cut.npz").write_bytes(whole[: len(whole) // 2])
+    (folder / "middle.npz").write_bytes(whole[:60] + bytes(20) + whole[80:])
+    (folder / "text.npz").write_text("hello")
+    report = convert(folder, tmp_path / "s.roi")
+    assert set(open_store(tmp_path / "s.roi")) == {"a", "z"} and report.exit_code == 65
+    assert {p.key for p in report.problems} == {"attrs", "cut", "middle", "text"}
+
+
+def test_a_malicious_info_is_refused(tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return os.system, (f"touch {tmp_path}/ran",)
+
+    put(tmp_path / "npz", "a", info={"objects_id": Evil()})
+    with pytest.raises(DataError, match="system"):
+        convert(tmp_path / "npz", tmp_path / "s.roi")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_it_is_only_read(tmp_path, put_store, full):
+    with pytest.raises(Exception, match="bua-npz can be read, not written"):
+        convert(put_store([full("a")]), tmp_path / "out", destination_format="bua-npz")
