@@ -33,6 +33,7 @@ VERBS = {
     "show": ("cache.commands", "One record."),
     "view": ("extractor.commands", "Regions drawn on their images, and a page of them."),
     "verify": ("cache.commands", "Check that stores are whole."),
+    "convert": ("cache.commands", "A cache of another layout into a store, or a store into one."),
     "models": ("extractor.commands", "The detectors there are."),
     "weights": ("extractor.commands", "Fetch, import and list their checkpoints."),
     "doctor": ("ray_jobs.doctor", "What this machine has and lacks."),
@@ -156,7 +157,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code, text = 130, "interrupted"
     except Exception as error:
         code, text = _explain(error, args)
-    print(f"Error: {text}", file=sys.stderr)
+    print(text if text.startswith("Usage:") else f"Error: {text}", file=sys.stderr)
     if "--json" in args:
         print(json.dumps({"error": text, "exit_code": code}))
     return code
@@ -166,8 +167,10 @@ def _explain(error: Exception, args: list[str]) -> tuple[int, str]:
     """Exit code and text of an error: deliberate ones carry both, a missing extra is named, the rest is a bug."""
     if hasattr(error, "format_message"):  # click's usage errors
         context = getattr(error, "ctx", None)
-        hint = f". See `{context.command_path} --help`" if context else ""
-        return error.exit_code, error.format_message().rstrip(".") + hint
+        text = error.format_message()
+        if context and not text.startswith("Usage:"):
+            text = f"{text.removesuffix('.')}{'' if text.endswith('?') else '.'} See `{context.command_path} --help`"
+        return error.exit_code, text
     if hasattr(error, "exit_code"):
         return error.exit_code, str(error)
     if isinstance(error, ShadowedPackages):

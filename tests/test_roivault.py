@@ -1,5 +1,6 @@
 """The front door: exit codes, error messages, exported names, and a start that loads nothing heavy."""
 
+import importlib
 import itertools
 import json
 import os
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import typer
+from typer.main import get_group
 
 import cache
 import roivault
@@ -29,11 +31,7 @@ def fails(monkeypatch):
             def attempt(as_json: bool = typer.Option(False, "--json"), log_file: str = "") -> None:
                 raise error
 
-            @app.command("other")
-            def other() -> None:
-                pass
-
-        monkeypatch.setattr(roivault, "COMMANDS", ("verbs_of_a_test",))
+        monkeypatch.setattr(roivault, "VERBS", {"try": ("verbs_of_a_test", "")})
         monkeypatch.setitem(sys.modules, "verbs_of_a_test", SimpleNamespace(register=register))
         return roivault.main(["try", *options])
 
@@ -59,6 +57,25 @@ def verbs(commands=None, above=""):
             yield from verbs(command.commands, f"{above}{name} ")
         else:
             yield above + name, command
+
+
+def test_every_verb_of_the_packages_is_mounted():
+    for module in {module for module, _ in roivault.VERBS.values()}:
+        app = typer.Typer()
+        importlib.import_module(module).register(app)
+        assert {name for name, (home, _) in roivault.VERBS.items() if home == module} == set(get_group(app).commands)
+
+
+def test_help_loads_no_command():
+    code = "import sys, roivault; roivault.main(['--help']); "
+    code += "print([name for name in sys.modules if name.endswith('.commands') or name == 'numpy'])"
+    shown = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert shown.stdout.splitlines()[-1] == "[]"
+
+
+def test_mistyped_verb_is_answered_with_a_near_one(capsys):
+    assert roivault.main(["extrct"]) == 2
+    assert "extract" in capsys.readouterr().err
 
 
 def test_every_verb_has_help():
@@ -135,9 +152,8 @@ def test_closed_pipe_is_quiet():
         "    @app.command('try')\n"
         "    def attempt():\n"
         "        for i in range(100000): print(i)\n"
-        "    app.command('other')(lambda: None)\n"
         "sys.modules['verbs'] = types.SimpleNamespace(register=register)\n"
-        "roivault.COMMANDS = ('verbs',)\n"
+        "roivault.VERBS = {'try': ('verbs', '')}\n"
         "sys.exit(roivault.main(['try']))\n"
     )
     process = subprocess.Popen(
