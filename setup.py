@@ -18,7 +18,7 @@ EXTRAS = {
         "opencv-python-headless>=4.8",
         "pillow>=10.1",
         "safetensors>=0.4",
-        "fsspec>=2023.6",
+        "fsspec[http]>=2023.6",
     ],
     "ray": ["ray[default]>=2.40"],
     "consumers": ["torch>=2.9", "transformers>=4.40", "tokenizers>=0.19", "safetensors>=0.4", "matplotlib>=3.8"],

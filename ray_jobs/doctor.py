@@ -36,7 +36,7 @@ REQUIREMENTS = {
     "cv2": ("opencv-python-headless", "extract"),
     "PIL": ("pillow", "extract"),
     "safetensors": ("safetensors", "extract"),
-    "fsspec": ("fsspec", "extract"),
+    "fsspec": ("fsspec[http]", "extract"),
     "ray": ("ray[default]", "ray"),
     "pyarrow": ("pyarrow", "server"),
     "transformers": ("transformers", "consumers"),
