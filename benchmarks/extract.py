@@ -32,7 +32,7 @@ from peers import load_peer  # noqa: E402
 
 from extractor.boxes import clip_boxes, decode_deltas, exclusive  # noqa: E402
 from extractor.devices import DTYPES, exact_numerics  # noqa: E402
-from extractor.networks import network_class  # noqa: E402
+from extractor.networks import make_fast, network_class  # noqa: E402
 from extractor.per_class_nms import rank_by_survival, shared_boxes  # noqa: E402
 from extractor.preprocess import frame, network_input  # noqa: E402
 from extractor.presets import get_preset  # noqa: E402
@@ -65,16 +65,6 @@ def random_network(architecture, seed: int = 0) -> nn.Module:
             gain = next((value for part, value in small.items() if part in name), 1.0)
             tensor.copy_(torch.randn(tensor.shape, generator=generator) * gain * (2.0 / tensor[0].numel()) ** 0.5)
     return network
-
-
-def ready(network: nn.Module, precision: str) -> nn.Module:
-    """Folded, channels last, in the given precision: as `networks.load_network` makes it."""
-    for module in network.modules():
-        if hasattr(module, "fold"):
-            module.fold()
-    for name in network.reduced:
-        network.get_submodule(name).to(DTYPES[precision])
-    return network.to(memory_format=torch.channels_last)
 
 
 def c4_ours(network, preset, rgb: np.ndarray, clock: Clock) -> int:
@@ -187,7 +177,7 @@ def compare(model: str, rgb: np.ndarray, precision: str, rounds: int, peer: str 
         published = load_peer(model, Path(peer), plain.state_dict())
     else:
         published = partial(rebuilt, plain, preset)
-    fast = ready(random_network(preset.architecture), precision)
+    fast = make_fast(random_network(preset.architecture), torch.device("cpu"), precision)
     clocks = Clock(), Clock()
     with torch.inference_mode(), exact_numerics():
         for i in range(rounds + 1):

@@ -48,7 +48,7 @@ def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return (a * b).sum(1) / np.maximum(np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1), 1e-12)
 
 
-def compare(reference: Regions, other: Regions, given: Regions) -> dict[str, np.ndarray]:
+def compare(reference: Regions, other: Regions) -> dict[str, np.ndarray]:
     """Per region of the reference: whether it was kept, and for those that were, what else was."""
     overlap = box_iou(torch.from_numpy(reference.boxes), torch.from_numpy(other.boxes)).numpy()
     best = overlap.max(axis=1, initial=0.0)
@@ -58,7 +58,6 @@ def compare(reference: Regions, other: Regions, given: Regions) -> dict[str, np.
         "regions": kept,
         "cosine": cosines(reference.features[kept], other.features[partner]),
         "classes": reference.class_ids[kept] == other.class_ids[partner],
-        "given": cosines(reference.features, given.features),
     }
     if reference.attr_ids is not None:
         result["attributes"] = reference.attr_ids[kept] == other.attr_ids[partner]
@@ -81,9 +80,11 @@ def measure(reference: Extractor, lower: Extractor, pictures) -> dict[str, float
         expected = reference([picture])[0]
         if not len(expected):
             continue
-        given = lower([picture], boxes=[np.maximum(expected.boxes, 0) + [0, 0, 1e-3, 1e-3]])[0]
-        for name, values in compare(expected, lower([picture])[0], given).items():
+        for name, values in compare(expected, lower([picture])[0]).items():
             parts.setdefault(name, []).append(values)
+        boxes = [expected.boxes + [0, 0, 1e-3, 1e-3]]
+        given, again_given = (extractor([picture], boxes=boxes)[0].features for extractor in (reference, lower))
+        parts.setdefault("given", []).append(cosines(given, again_given))
     joined = {name: np.concatenate(values) for name, values in parts.items()}
     means = {name: float(values.mean()) for name, values in joined.items()}
     return means | {"worst": float(joined["cosine"].min(initial=1.0)), "float32 again": again}

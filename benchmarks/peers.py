@@ -33,7 +33,7 @@ def load_peer(model: str, tree: Path, state: dict[str, Tensor]) -> Run:
     loaders = {"vg-r101": _load_c4, "vg-x101": _load_pyramid}
     if model not in loaders:
         raise SystemExit(f"there is no peer for {model}; choose {' or '.join(loaders)}")
-    for name, kind in (("float", float), ("int", int), ("bool", bool)):
+    for name, kind in (("float", float), ("int", int)):
         setattr(np, name, kind)
     for name in ("Mapping", "Sequence", "Iterable"):
         setattr(collections, name, getattr(collections.abc, name))

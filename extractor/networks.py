@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from .detections import Detections
 from .devices import DTYPES
 from .weights import load_weights
+from .winograd import use_winograd
 
 
 class Network(Protocol):
@@ -58,17 +59,25 @@ def empty_network(architecture: Any) -> nn.Module:
 def load_network(architecture: Any, weights: Path, device: torch.device, precision: str) -> nn.Module:
     """The network with the checkpoint's weights, ready to run.
 
-    Modules with a method `fold` are made cheaper by it, such as by merging a frozen norm into its convolution, and maps
-    lie in memory pixel by pixel (channels last), which is what both CPUs and GPUs are fastest at.
-
     Raises: WeightsError, see `load_weights`.
     """
     network = network_class(architecture)(architecture)
     load_weights(network, weights)
+    return make_fast(network, device, precision)
+
+
+def make_fast(network: nn.Module, device: torch.device, precision: str) -> nn.Module:
+    """The network ready to run; it can no longer be trained or loaded.
+
+    Modules with a method `fold` are made cheaper by it, such as by merging a frozen norm into its convolution. Maps lie
+    in memory pixel by pixel (channels last), which is what both CPUs and GPUs are fastest at.
+    """
     network.eval().requires_grad_(False)
     for module in network.modules():
         if hasattr(module, "fold"):
             module.fold()
     for name in network.reduced:
         network.get_submodule(name).to(DTYPES[precision])
+    if device.type == "cpu":
+        use_winograd(network)
     return network.to(device, memory_format=torch.channels_last)

@@ -32,3 +32,13 @@ def test_listing_the_models_loads_no_torch():
     code += "print([m for m in ('torch', 'cv2', 'PIL') if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+def test_ids_stand_for_the_published_names():
+    classes, attributes = get_preset("vg-r101").classes, get_preset("vg-r101").attributes
+    for name, place in {"yolk": 0, "man": 50, "sky": 72, "dog": 117, "tree": 291, "buoy": 1599}.items():
+        assert classes[place] == name
+    for name, place in {"gray": 0, "red": 4, "white": 7, "leaning": 399}.items():
+        assert attributes[place] == name
+    assert get_preset("vg-x101").classes == classes and get_preset("vg-x101").attributes == ()
+    assert [get_preset("vsr-visualbert").classes[i] for i in (0, 16, 79)] == ["person", "dog", "toothbrush"]
