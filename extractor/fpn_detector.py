@@ -86,16 +86,17 @@ class FPNDetector(nn.Module):
         how many there are.
         """
         chunk = chunk or self.config.roi_chunk
-        parts = [self._describe_chunk(pyramid, part, chunk) for part in rois.split(chunk)] if len(rois) else []
-        return Detections.cat(parts or [self._describe_chunk(pyramid, rois, chunk)])
-
-    def _describe_chunk(self, pyramid: list[Tensor], rois: Tensor, chunk: int) -> Detections:
         pooled = self.pool(pyramid, rois)
-        pooled = F.pad(pooled, (0, 0, 0, 0, 0, 0, 0, chunk - len(rois)))
-        fc6, fc7 = self.roi_heads["box_head"](pooled.to(self.roi_heads["box_head"].fc1.weight.dtype))
-        scores = self.roi_heads["box_predictor"](fc7.float()).softmax(dim=1)[: len(rois), 1:]
+        pooled = F.pad(pooled, (0, 0, 0, 0, 0, 0, 0, -len(rois) % chunk if len(rois) else chunk))
+        parts = [self._head(part) for part in pooled.split(chunk)]
+        features, scores = (torch.cat(column)[: len(rois)] for column in zip(*parts, strict=True))
         class_probs, class_ids = scores.max(dim=1)
-        return Detections(rois, rois, fc6[: len(rois)].float(), class_ids, class_probs, scores)
+        return Detections(rois, rois, features, class_ids, class_probs, scores)
+
+    def _head(self, pooled: Tensor) -> tuple[Tensor, Tensor]:
+        """Features f32[k,hidden] and foreground probabilities f32[k,C] of pooled maps [k,C,s,s]."""
+        fc6, fc7 = self.roi_heads["box_head"](pooled.to(self.roi_heads["box_head"].fc1.weight.dtype))
+        return fc6.float(), self.roi_heads["box_predictor"](fc7.float()).softmax(dim=1)[:, 1:]
 
     def pool(self, pyramid: list[Tensor], rois: Tensor) -> Tensor:
         """RoIAlign without the half-pixel shift: rois [k,4] to [k,C,s,s], each from the level that suits its size."""
