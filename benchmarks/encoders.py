@@ -52,7 +52,7 @@ GATES = {"train float32": 2.0, "train bfloat16": 3.5, "score float32": 2.5, "sco
 
 def import_volta(folder: Path) -> types.ModuleType:
     """Volta's encoders, with stand-ins for the packages that it only downloads and logs with."""
-    for name in ("boto3", "botocore", "botocore.exceptions", "tensorboardX"):
+    for name in ("boto3", "botocore", "botocore.exceptions", "requests", "tensorboardX"):
         sys.modules.setdefault(name, types.ModuleType(name))
     sys.modules["botocore.exceptions"].ClientError = Exception
     sys.modules["tensorboardX"].SummaryWriter = object
@@ -131,19 +131,25 @@ class Volta:
             self.forward("TASK19", x.ids, x.mask, x.features.clone(), x.locations), x.target
         )
 
-    def train(self) -> None:
-        self.model.train()
+    def step(self) -> None:
         self.loss().backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.model.zero_grad()
 
+    def train(self) -> tuple[float, float]:
+        self.model.train()
+        return timed(self.step)
+
     @torch.no_grad()
-    def score(self) -> Tensor:
-        self.model.eval()
+    def scores(self) -> Tensor:
         x = self.inputs
         ids, mask = (t[3:4].expand(PAIRS, -1).contiguous() for t in (x.ids, x.mask))
         return self.forward("TASK8", ids, mask, x.many[0].clone(), x.many[1]).squeeze(1)
+
+    def score(self) -> tuple[float, float]:
+        self.model.eval()
+        return timed(self.scores)
 
 
 class Ours:
@@ -163,8 +169,11 @@ class Ours:
         output = self.encoder(self.ids, self.mask, x.features, x.locations, ones)
         return F.binary_cross_entropy_with_logits(self.encoder.head("xvnli")(output).float(), x.target)
 
-    def train(self) -> None:
+    def train(self) -> tuple[float, float]:
         self.encoder.train()
+        return timed(self.step)
+
+    def step(self) -> None:
         with self.cast():
             loss = self.loss()
         loss.backward()
@@ -172,17 +181,25 @@ class Ours:
         self.optimizer.step()
         self.optimizer.zero_grad()
 
-    @torch.inference_mode()
-    def embed(self) -> None:
+    def embed(self) -> tuple[float, float]:
         self.encoder.eval()
-        ones = torch.ones(PAIRS, SLOTS, dtype=torch.bool)
-        with self.cast():
-            self.text = self.encoder.embed_text(self.ids[3:4], self.mask[3:4])
-            self.regions = self.encoder.embed_regions(*self.inputs.many, ones)
+        with torch.inference_mode(), self.cast():
+            return timed(self.embedded)
 
-    def score(self) -> Tensor:
+    def embedded(self) -> None:
+        ones = torch.ones(PAIRS, SLOTS, dtype=torch.bool)
+        self.text = self.encoder.embed_text(self.ids[3:4], self.mask[3:4])
+        self.regions = self.encoder.embed_regions(*self.inputs.many, ones)
+
+    def scores(self) -> Tensor:
         with self.cast():
             return score_pairs(self.encoder, self.text, self.regions)[0]
+
+    def score(self) -> tuple[float, float]:
+        self.encoder.eval()
+        with self.cast():
+            score_pairs(self.encoder, self.text, self.regions[:1])  # autocast keeps the weights that it has cast
+            return timed(lambda: score_pairs(self.encoder, self.text, self.regions))
 
 
 def timed(call: Callable[[], object]) -> tuple[float, float]:
@@ -218,14 +235,14 @@ def main() -> None:
 
     names = {way: "volta" if way == "volta" else f"roivault {way}" for way in ways}
     scores = {}
+    if args.volta:
+        model.eval()
     for way, side in ways.items():
         if way != "volta":
             side.embed()
-        scores[way] = side.score()
+        scores[way] = side.scores()
     facts = {"encoder": args.encoder, "threads": args.threads, "rounds": args.rounds}
     if args.volta:
-        model.eval()
-        encoder.eval()
         with torch.no_grad():
             facts["loss difference"] = abs(ways["volta"].loss() - ways[args.precision.split(",")[0]].loss()).item()
         for way in list(ways)[1:]:
@@ -234,12 +251,10 @@ def main() -> None:
 
     seconds: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for turn in range(args.rounds + 1):  # the first is a warm-up
-        for task in ("score", "train"):
+        for task in ("embed", "score", "train"):
             for way, side in ways.items():
-                if task == "score" and way != "volta":
-                    measured = timed(side.embed)
-                    seconds.setdefault(("embed", way), []).append(measured)
-                seconds.setdefault((task, way), []).append(timed(getattr(side, task)))
+                if hasattr(side, task):
+                    seconds.setdefault((task, way), []).append(getattr(side, task)())
         if not turn:
             seconds.clear()
 

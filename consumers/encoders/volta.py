@@ -133,12 +133,18 @@ def _read_bert(config: Mapping, family: str, shapes: Shapes) -> dict:
         sizes["location_dim"] = shapes(f"{locations}.weight")[1]
     if family == "uniter" and _is_xlm(config):
         sizes["image_types"] = shapes(f"{root}.image_token_type_embeddings.weight")[0]
-    segments = "new_token_type_embeddings" if family == "uc2" else "token_type_embeddings"
+    segments = f"{root}.new_token_type_embeddings.weight" if family == "uc2" else f"{root}.token_type_embeddings.weight"
+    least = {"uniter": 1 if "image_types" in sizes else 2, "uc2": 2, "vl-bert": 3}.get(family, 1)
+    if shapes(segments)[0] < least:
+        raise WeightsError(
+            f"{segments} is {shapes(segments)} in the checkpoint and {(least, hidden)} in the encoder: "
+            f"{family} reads row {least - 1}; is it a checkpoint of another encoder?"
+        )
     return {
         "vocab_size": vocabulary,
         "layout": _layout(config, shapes, hidden, image_hidden),
         "max_positions": shapes(f"{root}.position_embeddings.weight")[0],
-        "text_types": shapes(f"{root}.{segments}.weight")[0],
+        "text_types": shapes(segments)[0],
         "text": _stream(config, "", hidden, config.get("num_attention_heads", 12)),
         "feature_dim": feature_dim,
         "image": _stream(config, "v_", image_hidden, config.get("v_num_attention_heads", 12)),
