@@ -17,6 +17,7 @@ FORMATS = {
     "butd-tsv": "tsv:BUTD",
     "mmf-npy": "mmf_npy:FORMAT",
     "bua-npz": "bua_npz:FORMAT",
+    "vinvl-tsv": "vinvl:FORMAT",
     "webdataset": "webdataset:FORMAT",
     "coco-results": "coco_results:FORMAT",
 }

@@ -29,6 +29,47 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
                 yield number, line
 
 
+class KeyedLines:
+    """A table beside another one, in which the lines have the same keys: mostly in the same order, if not, then found
+    through an index of offsets that is built when it is first needed. A context manager.
+    """
+
+    def __init__(self, path: Path):
+        self._file = open(path, "rb")
+        self._offsets: dict[bytes, int] | None = None
+
+    def __enter__(self) -> KeyedLines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def get(self, key: bytes) -> bytes | None:
+        """What stands behind the key and its tab; None when no line has the key."""
+        if self._offsets is None:
+            found, rest = self._next()
+            if found == key:
+                return rest
+            self._offsets = self._index()
+        if key not in self._offsets:
+            return None
+        self._file.seek(self._offsets[key])
+        return self._next()[1]
+
+    def _next(self) -> tuple[bytes, bytes]:
+        key, _, rest = self._file.readline().rstrip(b"\r\n").partition(b"\t")
+        return key, rest
+
+    def _index(self) -> dict[bytes, int]:
+        offsets: dict[bytes, int] = {}
+        self._file.seek(0)
+        offset = 0
+        for line in self._file:
+            offsets.setdefault(line.rstrip(b"\r\n").partition(b"\t")[0], offset)
+            offset += len(line)
+        return offsets
+
+
 def files(folder: Path, suffix: str) -> Iterator[Path]:
     """Files below a folder whose names end so, sorted within each folder."""
     with os.scandir(folder) as entries:
