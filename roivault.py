@@ -49,7 +49,7 @@ _NAMES = {
     ),
     "cache.dataset": "RegionBatch RegionDataset RegionLoader collate_regions",
     "extractor": "DecodePolicy ImageError list_extractors load_extractor",
-    "consumers": "EncoderOutput InputError from_volta list_encoders load_encoder load_tokenizer save_encoder score_pairs",
+    "consumers": "InputError from_volta list_encoders load_encoder load_tokenizer save_encoder score_pairs",
 }
 _HOME = {name: package for package, names in _NAMES.items() for name in names.split()}
 

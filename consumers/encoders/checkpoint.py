@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -195,9 +196,12 @@ def _initialise(value: Tensor, leaf: str, std: float) -> None:
 
 
 def save_encoder(encoder: Encoder, path: str | Path) -> None:
-    """Write a .safetensors file that `load_encoder` and Volta's names read: each tensor once, under its first name."""
+    """Write a .safetensors file for `load_encoder`: each tensor once, under its first name in Volta. Replaces `path` only
+    when the new file is whole."""
     from safetensors.torch import save_file
 
     tensors = {names[0]: parameter.detach().contiguous() for names, parameter in encoder.volta_parameters()}
-    save_file(tensors, path, metadata={"encoder": encoder.config.name, "names": "volta"})
+    partial = f"{path}.partial"
+    save_file(tensors, partial, metadata={"encoder": encoder.config.name, "names": "volta"})
+    os.replace(partial, path)
 

@@ -120,10 +120,10 @@ class EncoderConfig:
     coordinate_dim: int = 256  # vl-bert: sines per coordinate
     image: StreamConfig = field(default_factory=StreamConfig)
 
-    # What the region reader has to hand over.
+    # What the region reader has to hand over, see `collation`.
     regions: int = 36
-    global_region: str | None = "first"  # the mean region: "first", "last" or None
-    unit_norm: bool = False  # features and locations of length 1
+    global_region: str = "first"  # where the mean region is: "first", "last" or "none"
+    normalize: bool = False  # features and locations of length 1
 
     pool_size: int = 1024
     pool_activation: str = "relu"
@@ -136,7 +136,7 @@ class EncoderConfig:
     def __post_init__(self):
         choices = {
             "text_model": ("bert", "xlm-roberta"),
-            "global_region": ("first", "last", None),
+            "global_region": ("first", "last", "none"),
             "fusion": ("mul", "sum", "text"),
             "pool_activation": ("relu", "tanh"),
             "retrieval_loss": ("cross_entropy", "triplet"),
@@ -169,6 +169,16 @@ class EncoderConfig:
         own: StreamConfig = getattr(self, stream)
         width, heads = getattr(step, f"{stream}_width"), getattr(step, f"{stream}_heads")
         return width or own.hidden, heads or own.heads
+
+    @property
+    def collation(self) -> dict[str, int | str | bool]:
+        """Options with which `RegionLoader` and `collate_regions` make batches for this encoder."""
+        return {
+            "max_regions": self.regions + (self.global_region != "none"),
+            "num_locations": self.location_dim,
+            "global_region": self.global_region,
+            "normalize": self.normalize,
+        }
 
     @property
     def joint(self) -> bool:

@@ -8,7 +8,7 @@ CONFIG = replace(
     CONTROLLED,
     name="lxmert-original",
     location_dim=4,
-    global_region=None,
+    global_region="none",
     pool_size=768,
     fusion="text",
 )

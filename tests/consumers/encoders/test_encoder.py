@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from cache import UsageError  # noqa: E402
-from consumers.encoders import Embedded, from_volta, list_encoders, load_encoder  # noqa: E402
+from cache import Regions, UsageError  # noqa: E402
+from cache.dataset import collate_regions  # noqa: E402
+from consumers.encoders import Embedded, encoder_config, from_volta, list_encoders, load_encoder  # noqa: E402
 from consumers.encoders.heads import HEADS  # noqa: E402
 from consumers.encoders.inputs import InputError  # noqa: E402
 
@@ -209,3 +211,34 @@ def test_embedded_batches_join_and_part(small_encoder, inputs):
     assert both.vectors.shape[:2] == (4, 9) and both.lengths.tolist() == [9, 6, 3, 2]
     back = both[2:].trimmed()
     assert torch.equal(back.vectors, b.vectors) and torch.equal(back.mask, b.mask)
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+@torch.no_grad()
+def test_reads_what_the_collation_makes(name, small_encoder, inputs):
+    encoder = small_encoder(name)
+    rng = np.random.default_rng(0)
+    regions = []
+    for n in (3, 5):
+        boxes = np.sort(rng.uniform(0, 50, (n, 2, 2)), axis=1).reshape(n, 4).astype(np.float32)
+        features = rng.uniform(0.1, 1, (n, 16)).astype(np.float32)
+        regions.append(Regions(f"{n}.jpg", 64, 50, boxes, features))
+    batch = collate_regions(regions, **encoder.config.collation)
+    output = encoder(*inputs(encoder.config)[:2], batch.features, batch.locations, batch.mask)
+    assert output.regions.shape[1] == 5 + (encoder.config.global_region != "none")
+
+
+def test_published_collations():
+    assert encoder_config("uniter").collation == {
+        "max_regions": 37,
+        "num_locations": 5,
+        "global_region": "first",
+        "normalize": False,
+    }
+    assert encoder_config("uc2").collation["num_locations"] == 7
+    assert encoder_config("m3p").collation | {"num_locations": 5} == {
+        "max_regions": 100,
+        "num_locations": 5,
+        "global_region": "none",
+        "normalize": True,
+    }

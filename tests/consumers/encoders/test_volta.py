@@ -103,6 +103,12 @@ def test_errors_name_the_tensor(uniter):
         from_volta(config, {name: t for name, t in state.items() if name != key})
 
 
+def test_an_xlm_r_encoder_for_muniter(uniter, reference, golden_weights):
+    state = golden_weights(reference[0]["xuniter"]["params"])
+    with pytest.raises(WeightsError, match=r"token_type_embeddings.weight is \(1, 48\).*\(2, 48\)"):
+        from_volta(uniter[0], state)
+
+
 @pytest.mark.parametrize(
     ("change", "pattern"),
     [
