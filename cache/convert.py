@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -12,22 +12,20 @@ from typing import Any
 import numpy as np
 
 from .building import building
+from .convert_sinks import Row, Sink, foreign_sink, note_manifest, store_sink
 from .errors import DataError, InputNotFound, UsageError
 from .formats import by_suffix, detect, get_format
-from .formats.base import BadRow, Format, Notes, Problem, Vocabularies
+from .formats.base import Format, Notes, Problem, Vocabularies
 from .keys import fits
 from .manifest import FILE as MANIFEST
 from .regions import FEATURE_DTYPES, Failure, Regions
 from .store import RegionStore, open_store
-from .writer import StoreWriter
 
 STORE = "store"
 DEFAULT_DTYPE = "float16"
 MAX_PROBLEMS = 1000  # kept in a report; all are counted
 _BATCH = 64
 _BATCH_BYTES = 64 << 20
-
-Row = Regions | Failure | Problem
 
 
 @dataclass
@@ -98,8 +96,8 @@ def convert(
     """
     reader, writer = _sides(source, destination, source_format, destination_format)
     store = open_store(source) if reader is None else None
-    if writer is not None and feature_dtype not in (None, "float32"):
-        raise UsageError(f"{writer.name} holds features as float32; --dtype {feature_dtype} is for stores")
+    if writer is not None and feature_dtype not in (None, writer.features_as):
+        raise UsageError(f"{writer.name} holds features as {writer.features_as}; --dtype {feature_dtype} is for stores")
     if reader is None and vocabularies:
         raise UsageError("a store has its own names of classes and attributes; names can be given to foreign caches")
     dtype = feature_dtype or (store.manifest.feature_dtype if store is not None else DEFAULT_DTYPE)
@@ -109,7 +107,7 @@ def convert(
     notes = Notes()
     report = ConvertReport(
         str(source), reader.name if reader else STORE, str(destination), writer.name if writer else STORE,
-        "float32" if writer else dtype,
+        writer.features_as if writer else dtype,
     )  # fmt: skip
     for side, fmt in (("source", reader), ("destination", writer)):
         if fmt:
@@ -122,11 +120,11 @@ def convert(
     rows = _fitting(rows, words, class_offset, notes)
     with building(destination) as target:
         if writer is None:
-            sink = _store_sink(target, dtype, _fingerprint(store, reader, dtype, class_offset), words, report)
+            sink = store_sink(target, dtype, _fingerprint(store, reader, dtype, class_offset), words, str(source))
         else:
-            sink = _foreign_sink(target, writer, words, notes)
+            sink = foreign_sink(target, writer, words, notes)
             if store is not None:
-                _note_manifest(store, writer, words, notes)
+                note_manifest(store, writer, words, notes)
         _run(rows, sink, report, on_problem, on_progress)
         if not report.records:
             first = f": {report.problems[0].where}: {report.problems[0].why}" if report.problems else ""
@@ -246,120 +244,7 @@ def _shifted(regions: Regions, offset: int, notes: Notes) -> Regions:
     return regions.replace(**changes)
 
 
-# -- rows out
-
-Sink = Callable[[list[Row]], list[Problem]]
-
-
-def _run(
-    rows: Iterable[Row],
-    sink: AbstractContextManager[Sink],
-    report: ConvertReport,
-    on_problem: Callable[[Problem], None],
-    on_progress: Callable[[int], None],
-) -> None:
-    """Hand rows to the sink in batches that fit in memory."""
-    with sink as write:
-        for batch in _batches(rows):
-            refused = write(batch)
-            problems = [row for row in batch if isinstance(row, Problem)] + refused
-            for problem in problems:
-                report.left_out += 1
-                if len(report.problems) < MAX_PROBLEMS:
-                    report.problems.append(problem)
-                on_problem(problem)
-            report.records += sum(isinstance(row, Regions) for row in batch) - len(refused)
-            on_progress(report.records)
-
-
-def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    batch: list[Row] = []
-    size = 0
-    for row in rows:
-        batch.append(row)
-        size += row.features.nbytes if isinstance(row, Regions) else 0
-        if len(batch) >= _BATCH or size >= _BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
-
-
-@contextmanager
-def _foreign_sink(target: Path, fmt: Format, words: Vocabularies, notes: Notes) -> Iterator[Sink]:
-    with fmt.write(target, words, notes) as put:
-
-        def write(batch: list[Row]) -> list[Problem]:
-            refused = []
-            for row in batch:
-                if isinstance(row, Failure):
-                    notes.drop("failures (keys without a record)")
-                elif isinstance(row, Regions):
-                    try:
-                        put(row)
-                    except BadRow as error:
-                        refused.append(Problem.of(error, f"record {row.key!r}", row.key))
-                    else:
-                        _note_fields(row, fmt, notes)
-            return refused
-
-        yield write
-
-
-def _note_fields(regions: Regions, fmt: Format, notes: Notes) -> None:
-    present = {*regions.arrays(), *(["source_digest"] if regions.source_digest else [])}
-    for name in sorted(present - fmt.carries):
-        if name == "scores" and "class_probs" in fmt.carries & present:
-            if regions.scores.tobytes() == regions.class_probs.tobytes():
-                continue  # said by class_probs, from which a reader takes both
-        notes.drop(name)
-
-
-def _note_manifest(store: RegionStore, fmt: Format, words: Vocabularies, notes: Notes) -> None:
-    """What a store says once for all records."""
-    manifest = store.manifest
-    if manifest.fingerprint:
-        notes.drop("fingerprint")
-    if any(shard.provenance for shard in manifest.shards):
-        notes.drop("provenance")
-    for name in words if fmt.vocabularies is None else ():
-        notes.drop(f"names of {name}")
-
-
-@contextmanager
-def _store_sink(
-    target: Path, dtype: str, fingerprint: dict[str, Any], words: Vocabularies, report: ConvertReport
-) -> Iterator[Sink]:
-    with StoreWriter(target, dtype, fingerprint, words) as writer:
-
-        def write(batch: list[Row]) -> list[Problem]:
-            failures = [row for row in batch if isinstance(row, Failure)]
-            report.failures += len(failures)
-            for row in batch:
-                if isinstance(row, Problem) and row.key and fits(row.key):
-                    failures.append(Failure(row.key, row.kind, row.why, f"{report.source}: {row.where}"))
-            regions, refused = _without_duplicates([row for row in batch if isinstance(row, Regions)], writer)
-            writer.write(regions, failures, "drop")
-            states = writer.states([row.key for row in regions])
-            overflows = ((row.key, s) for row, s in zip(regions, states, strict=True) if isinstance(s, Failure))
-            return refused + [Problem(f"record {key!r}", s.message, key, s.kind) for key, s in overflows]
-
-        yield write
-
-
-def _without_duplicates(regions: list[Regions], writer: StoreWriter) -> tuple[list[Regions], list[Problem]]:
-    """The first record of each key, and what is to be said of the others."""
-    states = writer.states([row.key for row in regions])
-    seen = {row.key for row, state in zip(regions, states, strict=True) if state == "record"}
-    kept, refused = [], []
-    for row in regions:
-        if row.key in seen:
-            why = "another record of this key comes before it"
-            refused.append(Problem(f"record {row.key!r}", why, row.key, "duplicate_key"))
-        else:
-            seen.add(row.key)
-            kept.append(row)
-    return kept, refused
+# -- what goes with the rows
 
 
 def _vocabularies(
@@ -382,3 +267,42 @@ def _fingerprint(store: RegionStore | None, reader: Format | None, dtype: str, c
     old = store.manifest
     changed = {"converted_from": old.feature_dtype} if dtype != old.feature_dtype else {}
     return {**(old.fingerprint or {}), "feature_dtype": dtype, **changed, **shift}
+
+
+# -- rows out
+
+
+def _run(
+    rows: Iterable[Row],
+    sink: AbstractContextManager[Sink],
+    report: ConvertReport,
+    on_problem: Callable[[Problem], None],
+    on_progress: Callable[[int], None],
+) -> None:
+    """Hand rows to the sink in batches that fit in memory."""
+    with sink as write:
+        for batch in _batches(rows):
+            refused = write(batch)
+            problems = [row for row in batch if isinstance(row, Problem)] + refused
+            for problem in problems:
+                report.left_out += 1
+                if len(report.problems) < MAX_PROBLEMS:
+                    report.problems.append(problem)
+                on_problem(problem)
+            if report.destination_format == STORE:
+                report.failures += sum(isinstance(row, Failure) for row in batch)
+            report.records += sum(isinstance(row, Regions) for row in batch) - len(refused)
+            on_progress(report.records)
+
+
+def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    batch: list[Row] = []
+    size = 0
+    for row in rows:
+        batch.append(row)
+        size += row.features.nbytes if isinstance(row, Regions) else 0
+        if len(batch) >= _BATCH or size >= _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

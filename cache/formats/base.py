@@ -92,6 +92,7 @@ class Format:
             one that the layout cannot hold. What it makes is complete when the context ends without an error.
         suffixes: names of destinations that mean this layout.
         vocabularies: path -> the names that the ids of the file index, for layouts that have names.
+        features_as: the dtype in which it holds features, in words where it is not one dtype.
     """
 
     name: str
@@ -103,3 +104,4 @@ class Format:
     write: Callable[[Path, Vocabularies, Notes], AbstractContextManager[Put]] | None = None
     suffixes: tuple[str, ...] = ()
     vocabularies: Callable[[Path], dict[str, list[str]]] | None = None
+    features_as: str = "float32"

@@ -63,4 +63,5 @@ FORMAT = Format(
     lambda path: False,  # it has no features, and is not read
     write=write,
     suffixes=(".json",),
+    features_as="left out",
 )

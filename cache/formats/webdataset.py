@@ -64,4 +64,5 @@ FORMAT = Format(
     lambda path: False,  # a tar holds anything, and none is read
     write=write,
     suffixes=(".tar",),
+    features_as="as stored, bfloat16 as float32",
 )
