@@ -4,53 +4,61 @@
 
 Every turn reads one batch of 64 random images, 36 regions of 2048 features, into one reused float32 tensor, once with
 each layout, in random order. So each turn gives one ratio per layout under the same load of the machine, and the table
-has their medians; CPU time is what a busy machine disturbs least. All files are in the page cache.
+has their medians; CPU time is what a busy machine disturbs least. All files are in the page cache. Ours is what
+`RegionLoader` does, which also writes the mask and the location vectors.
 
-The layouts: `volta` is the LMDB of the VOLTA code base (a pickled dict an image, features and boxes in base64, and the
-position of the key looked up in a list); `h5 groups` one HDF5 group an image; `npy` one .npy file an image, boxes in
-another; `flat mmap` one array with a dict of offsets; `memcpy` the same in memory: the limit.
+Two more tables are made in the same way: all images through two worker processes, where CPU time is that of all three
+processes; and a batch of which nothing is in the page cache, from the same shard file through LMDB and through ours.
+For the latter DIR must be on a disk; time on the wall counts there, and the bytes that the disk had to deliver.
+
+The other layouts are described in `cache_layouts.py`.
 """
 
 from __future__ import annotations
 
 import argparse
-import base64
 import json
-import mmap
-import pickle
+import multiprocessing
+import os
 import random
+import shutil
 import statistics
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-import h5py
 import lmdb
 import numpy as np
 import torch
+from torch.utils.data import DataLoader, Dataset
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from cache_layouts import Reader, Records, flat_mmap, h5_contig, h5_groups, memcpy, npy, volta  # noqa: E402
+
 from cache import Regions, StoreWriter, open_store  # noqa: E402
+from cache.dataset import RegionBatch, RegionDataset, RegionLoader, collate_regions  # noqa: E402
 
 BATCH, N, D = 64, 36, 2048
-GATES = (  # alternative, compared with, least ratio of CPU times
+GATES = (  # alternative, compared with, least ratio of CPU times (of wall times where nothing is in memory)
     ("roivault f32", "volta", 15.0),
     ("roivault f16", "volta", 12.0),
     ("roivault f32", "h5 groups", 5.0),
     ("roivault f32", "npy", 3.0),
+    ("roivault f32", "h5 contig", 2.0),
     ("roivault f32", "flat mmap", 0.85),
     ("roivault f32", "memcpy", 0.65),
     ("roivault f16", "roivault f32", 0.75),
+    ("2 workers, roivault f32", "2 workers, volta", 4.0),
+    ("cold, roivault f16", "cold, lmdb f16", 4.0),
 )
+MOST_BYTES = 1.1  # that the disk delivers for each byte of a record
 
-Reader = Callable[[Sequence[str], torch.Tensor, torch.Tensor], None]
 
-
-def make_records(count: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def make_records(count: int) -> Records:
     """Features like those of a detector: not negative, two in five zero."""
     rng = np.random.default_rng(0)
     records = {}
@@ -61,109 +69,28 @@ def make_records(count: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     return records
 
 
-def roivault(folder: Path, records: dict, feature_dtype: str) -> Reader:
+def write_store(folder: Path, records: Records, feature_dtype: str) -> Path:
     path = folder / f"{feature_dtype}.roi"
     with StoreWriter(path, feature_dtype) as writer:
         for key, (features, boxes) in records.items():
             writer.write([Regions(key, 640, 480, boxes, features)])
-    store = open_store(path)
+    return path
+
+
+def roivault(path: Path, keys: Sequence[str]) -> Reader:
+    dataset, places = RegionDataset(path, keys), {key: place for place, key in enumerate(keys)}
+    other = collate_regions(dataset.__getitems__(range(BATCH)))
 
     def read(keys: Sequence[str], features: torch.Tensor, boxes: torch.Tensor) -> None:
-        regions = store.get_many(keys)
-        np.stack([item.boxes for item in regions], out=boxes.numpy())
-        if feature_dtype == "float32":
-            np.stack([item.features for item in regions], out=features.numpy())
-        else:  # numpy takes ten times as long to widen numbers as torch
-            for row, item in zip(features, regions, strict=True):
-                row.copy_(torch.from_numpy(item.features))
+        out = RegionBatch(features, other.mask, boxes, other.locations, other.num_regions, [])
+        collate_regions(dataset.__getitems__([places[key] for key in keys]), out=out)
 
     return read
 
 
-def volta(folder: Path, records: dict) -> Reader:
-    with lmdb.open(str(folder / "volta.lmdb"), subdir=False, map_size=4 << 30) as env, env.begin(write=True) as txn:
-        for key, (features, boxes) in records.items():
-            item = {"img_id": key, "img_h": 480, "img_w": 640, "num_boxes": N}
-            item |= {"features": base64.b64encode(features), "boxes": base64.b64encode(boxes)}
-            txn.put(key.encode(), pickle.dumps(item))
-        txn.put(b"keys", pickle.dumps([key.encode() for key in records]))
-    env = lmdb.open(str(folder / "volta.lmdb"), subdir=False, readonly=True, lock=False, readahead=False)
-    with env.begin() as txn:
-        image_ids = pickle.loads(txn.get(b"keys"))
-
-    def read(keys: Sequence[str], features: torch.Tensor, boxes: torch.Tensor) -> None:
-        for row, key in enumerate(keys):
-            name = image_ids[image_ids.index(key.encode())]
-            with env.begin() as txn:
-                item = pickle.loads(txn.get(name))
-            values = np.frombuffer(base64.b64decode(item["features"]), np.float32).reshape(-1, D)
-            features[row].copy_(torch.from_numpy(values.copy()))
-            corners = np.frombuffer(base64.b64decode(item["boxes"]), np.float32).reshape(-1, 4)
-            boxes[row].copy_(torch.from_numpy(corners.copy()))
-
-    return read
-
-
-def h5_groups(folder: Path, records: dict) -> Reader:
-    with h5py.File(folder / "groups.h5", "w") as file:
-        for key, (features, boxes) in records.items():
-            group = file.create_group(key)
-            group["features"], group["boxes"] = features, boxes
-    file = h5py.File(folder / "groups.h5", "r")
-
-    def read(keys: Sequence[str], features: torch.Tensor, boxes: torch.Tensor) -> None:
-        for row, key in enumerate(keys):
-            group = file[key]
-            features[row].copy_(torch.from_numpy(group["features"][()]))
-            boxes[row].copy_(torch.from_numpy(group["boxes"][()]))
-
-    return read
-
-
-def npy(folder: Path, records: dict) -> Reader:
-    (folder / "npy").mkdir()
-    for key, (features, boxes) in records.items():
-        np.save(folder / "npy" / f"{key}.npy", features)
-        np.save(folder / "npy" / f"{key}_info.npy", boxes)
-
-    def read(keys: Sequence[str], features: torch.Tensor, boxes: torch.Tensor) -> None:
-        for row, key in enumerate(keys):
-            features[row].copy_(torch.from_numpy(np.load(folder / "npy" / f"{key}.npy")))
-            boxes[row].copy_(torch.from_numpy(np.load(folder / "npy" / f"{key}_info.npy")))
-
-    return read
-
-
-def gather(all_features: np.ndarray, all_boxes: np.ndarray, keys: Sequence[str]) -> Reader:
-    places = {key: place for place, key in enumerate(keys)}
-
-    def read(keys: Sequence[str], features: torch.Tensor, boxes: torch.Tensor) -> None:
-        into_features, into_boxes = features.numpy(), boxes.numpy()
-        for row, key in enumerate(keys):
-            into_features[row] = all_features[places[key]]
-            into_boxes[row] = all_boxes[places[key]]
-
-    return read
-
-
-def flat_mmap(folder: Path, records: dict) -> Reader:
-    arrays = []
-    for which, shape in enumerate([(N, D), (N, 4)]):
-        with open(folder / f"flat{which}", "wb+") as file:
-            for pair in records.values():
-                file.write(pair[which])
-            file.flush()
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        arrays.append(np.frombuffer(data, np.float32).reshape(-1, *shape))
-    return gather(*arrays, list(records))
-
-
-def memcpy(records: dict) -> Reader:
-    features, boxes = (np.stack([pair[which] for pair in records.values()]) for which in (0, 1))
-    return gather(features, boxes, list(records))
-
-
-def measure(readers: dict[str, Reader], records: dict, turns: int, seed: int) -> dict[str, list[tuple[float, float]]]:
+def measure(
+    readers: dict[str, Reader], records: Records, turns: int, seed: int
+) -> dict[str, list[tuple[float, float]]]:
     """name -> (wall, CPU) seconds per record of each turn."""
     rng = random.Random(seed)
     keys = list(records)
@@ -185,6 +112,86 @@ def measure(readers: dict[str, Reader], records: dict, turns: int, seed: int) ->
     return times
 
 
+class OneByOne(Dataset):
+    """A layout as a dataset: for the workers of a plain DataLoader."""
+
+    def __init__(self, read: Reader, keys: Sequence[str]):
+        self.read, self.keys = read, keys
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        features, boxes = torch.empty(1, N, D), torch.empty(1, N, 4)
+        self.read([self.keys[index]], features, boxes)
+        return features[0], boxes[0]
+
+
+def measure_workers(path: Path, volta: Reader, keys: Sequence[str], turns: int) -> dict[str, list]:
+    """name -> (wall, CPU) seconds per record of each pass over all images with 2 workers."""
+    common = dict(shuffle=True, num_workers=2, persistent_workers=True, multiprocessing_context="fork")
+    loaders = {
+        "2 workers, volta": DataLoader(OneByOne(volta, keys), BATCH, **common),
+        "2 workers, roivault f32": RegionLoader(path, keys, BATCH, **common),
+        "2 workers, roivault f32, reused": RegionLoader(path, keys, BATCH, reuse_buffers=True, **common),
+    }
+    times: dict[str, list] = {name: [] for name in loaders}
+    for turn in range(turns + 1):
+        for name in random.Random(turn).sample(list(loaders), len(loaders)):
+            wall, cpu = time.perf_counter(), cpu_of_family()
+            for _ in loaders[name]:
+                pass
+            if turn:  # the first one starts the workers
+                times[name].append(((time.perf_counter() - wall) / len(keys), (cpu_of_family() - cpu) / len(keys)))
+    return times
+
+
+def cpu_of_family() -> float:
+    """CPU seconds of this process and its worker processes so far."""
+    total = time.process_time()
+    for child in multiprocessing.active_children():
+        fields = Path(f"/proc/{child.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return total
+
+
+def measure_cold(path: Path, keys: Sequence[str], turns: int) -> tuple[dict[str, list], dict[str, float]]:
+    """name -> (wall, CPU) seconds per record of each batch; name -> bytes from the disk for each byte of a record."""
+    shard = path / "shard-00000.lmdb"
+    os.sync()  # what is not on the disk yet stays in memory
+    length = open_store(path).location(keys[0])[2]
+
+    def lmdb_get(chosen: Sequence[str]) -> None:
+        with lmdb.open(str(shard), subdir=False, readonly=True, lock=False, readahead=False, max_dbs=4) as env:
+            database = env.open_db(b"records", create=False)
+            with env.begin(buffers=True) as txn:
+                for key in chosen:
+                    bytes(txn.get(key.encode(), db=database))
+
+    def ours(chosen: Sequence[str]) -> None:
+        open_store(path, verify="never").get_many(chosen, read="pread")
+
+    readers = {"cold, lmdb f16": lmdb_get, "cold, roivault f16": ours}
+    times: dict[str, list] = {name: [] for name in readers}
+    delivered = dict.fromkeys(readers, 0)
+    rng = random.Random(1)
+    for _ in range(turns):
+        chosen = rng.sample(list(keys), BATCH)
+        for name in rng.sample(list(readers), len(readers)):
+            with open(shard, "rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            wall, cpu, before = time.perf_counter(), time.process_time(), disk_bytes()
+            readers[name](chosen)
+            times[name].append(((time.perf_counter() - wall) / BATCH, (time.process_time() - cpu) / BATCH))
+            delivered[name] += disk_bytes() - before
+    return times, {name: count / (turns * BATCH * length) for name, count in delivered.items()}
+
+
+def disk_bytes() -> int:
+    """That the disk has delivered to this process so far."""
+    return int(dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())["read_bytes"])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--records", type=int, default=600)
@@ -197,41 +204,53 @@ def main() -> None:
     warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nobody writes to it
     with tempfile.TemporaryDirectory(dir=options.dir) as name:
         folder, records = Path(name), make_records(max(options.records, BATCH))
+        keys = list(records)
+        full, half = (write_store(folder, records, dtype) for dtype in ("float32", "float16"))
         readers = {
             "volta": volta(folder, records),
             "h5 groups": h5_groups(folder, records),
+            "h5 contig": h5_contig(folder, records),
             "npy": npy(folder, records),
             "flat mmap": flat_mmap(folder, records),
             "memcpy": memcpy(records),
-            "roivault f32": roivault(folder, records, "float32"),
-            "roivault f16": roivault(folder, records, "float16"),
+            "roivault f32": roivault(full, keys),
+            "roivault f16": roivault(half, keys),
         }
         times = measure(readers, records, options.turns, options.seed)
+        times |= measure_workers(full, readers["volta"], keys, options.turns // 3)
+        shutil.copytree(half, folder / "cold.roi")  # mapped nowhere, so that its pages can be dropped
+        cold, amplification = measure_cold(folder / "cold.roi", keys, options.turns)
+        times |= cold
+        sizes = {path.stem: os.path.getsize(path / "shard-00000.lmdb") / (len(keys) * N * (D + 4) * 4)
+                 for path in (full, half)}  # fmt: skip
 
-    def ratio(name: str, base: str, clock: int) -> float:
+    def ratio(name: str, base: str) -> float:
+        clock = int(not name.startswith("cold"))
         return statistics.median(b[clock] / a[clock] for a, b in zip(times[name], times[base], strict=True))
 
-    rows = {
-        name: {
-            "wall us/record": statistics.median(wall for wall, _ in times[name]) * 1e6,
-            "CPU us/record": statistics.median(cpu for _, cpu in times[name]) * 1e6,
-            "wall, volta = 1": ratio(name, "volta", 0),
-            "CPU, volta = 1": ratio(name, "volta", 1),
-            "CPU, flat mmap = 1": ratio(name, "flat mmap", 1),
-            "CPU, memcpy = 1": ratio(name, "memcpy", 1),
-        }
-        for name in times
-    }
-    gates = [(name, base, least, ratio(name, base, 1)) for name, base, least in GATES]
+    def row(name: str) -> dict[str, float]:
+        bases = {"volta": "volta", "flat mmap": "flat mmap", "memcpy": "memcpy"} if name in readers else {}
+        bases |= {"volta": "2 workers, volta"} if name.startswith("2 w") else {}
+        bases |= {"lmdb": "cold, lmdb f16"} if name.startswith("cold") else {}
+        clocks = {f"{word} us/record": statistics.median(pair[i] for pair in times[name]) * 1e6
+                  for i, word in enumerate(("wall", "CPU"))}  # fmt: skip
+        return clocks | {f"{word} = 1": ratio(name, base) for word, base in bases.items()}
+
+    rows = {name: row(name) for name in times}
+    gates = [(name, base, least, ratio(name, base)) for name, base, least in GATES]
     if options.json:
-        print(json.dumps({"rows": rows, "gates": gates}, indent=2))
+        print(json.dumps({"rows": rows, "gates": gates, "sizes": sizes, "bytes from disk": amplification}, indent=2))
         return
     print(f"{options.turns} turns, batches of {BATCH}, {len(records)} records of {N} x {D}; speed, larger is better")
-    print(f"{'':14}" + "".join(f"{column:>20}" for column in rows["volta"]))
-    for name, row in rows.items():
-        print(f"{name:14}" + "".join(f"{value:>20.2f}" for value in row.values()))
+    for name, values in rows.items():
+        print(f"{name:32}" + "".join(f"{column:>18} {value:8.2f}" for column, value in values.items()))
     for name, base, least, found in gates:
         print(f"{'ok  ' if found >= least else 'LOW '} {name} is {found:.2f} times as fast as {base}, aim {least}")
+    for name, count in amplification.items():
+        verdict = ("ok  " if count <= MOST_BYTES else "HIGH") if "roivault" in name else "    "
+        print(f"{verdict} {name}: the disk delivers {count:.3f} bytes for each byte of a record, aim {MOST_BYTES}")
+    for (name, size), most in zip(sizes.items(), (1.02, 0.53), strict=True):
+        print(f"{'ok  ' if size <= most else 'HIGH'} {name}: {size:.3f} bytes on disk for one of float32, aim {most}")
 
 
 if __name__ == "__main__":

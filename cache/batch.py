@@ -84,6 +84,8 @@ def empty_batch(
 
 
 def _allocate(buffer: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype, pinned: bool) -> Tensor:
+    if buffer is not None and buffer.shape == shape and buffer.dtype == dtype:
+        return buffer
     count = prod(shape)
     if buffer is not None and buffer.dtype == dtype and buffer.untyped_storage().nbytes() >= count * dtype.itemsize:
         return torch.empty(0, dtype=dtype).set_(buffer.untyped_storage(), 0, shape)

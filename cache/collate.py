@@ -59,12 +59,12 @@ class Collation:
         if not regions:
             raise DataError("a batch needs the regions of at least one image")
         dim = regions[0].features.shape[1]
-        for item in regions:
-            if item.features.shape[1] != dim:
-                raise DataError(
-                    f"{item.key!r} has features of dimension {item.features.shape[1]}, {regions[0].key!r} of {dim}: "
-                    "one batch holds features of one dimension"
-                )
+        other = next((item for item in regions if item.features.shape[1] != dim), None)
+        if other is not None:
+            raise DataError(
+                f"{other.key!r} has features of dimension {other.features.shape[1]}, {regions[0].key!r} of {dim}: "
+                "one batch holds features of one dimension"
+            )
         extra = int(self.global_region != "none")
         first = int(self.global_region == "first")
         counts = np.array([len(item.boxes) for item in regions])
@@ -74,29 +74,23 @@ class Collation:
         batch = empty_batch(len(regions), rows, dim, self.num_locations, self.dtype, out, pinned)
         batch.keys = [item.key for item in regions]
         batch.num_regions.numpy()[:] = filled
-        batch.mask.numpy()[:] = np.arange(rows) < filled[:, None]
-
-        _fill_features(batch.features, regions, kept, first)
-        own = (np.arange(rows) < kept[:, None] + first) & (np.arange(rows) >= first)  # rows of regions of the image
-        boxes = batch.boxes.numpy()
-        boxes[~own] = 0
-        boxes[own] = np.concatenate([item.boxes[:k] for item, k in zip(regions, kept.tolist(), strict=True)])
+        np.less(np.arange(rows), filled[:, None], out=batch.mask.numpy())
+        boxes, locations = batch.boxes.numpy(), batch.locations.numpy()
+        _fill(batch.features, boxes, regions, kept.tolist(), first)
+        own = batch.features[:, first : rows - extra + first]
         if self.normalize:
-            _normalize(batch.features[:, first : rows - extra + first])
-        sizes = torch.tensor([(item.width, item.height) for item in regions], dtype=torch.float32)
-        if not extra:
-            self._locate(batch.locations, batch.boxes, sizes)
-            if self.normalize:
-                _normalize(batch.locations)
-            return batch
-
-        place = torch.arange(len(regions)), torch.from_numpy(np.zeros_like(kept) if first else kept)
-        batch.features[place] = self._means(batch.features[:, first : rows - extra + first], regions, counts, kept)
-        batch.boxes[place] = torch.cat([torch.zeros_like(sizes), sizes], dim=1)
-        self._locate(batch.locations, batch.boxes, sizes)
+            _normalize(own)
+        sizes = np.array([(item.width, item.height) for item in regions], np.float32)
+        if extra:
+            images, places = np.arange(len(regions)), np.zeros_like(kept) if first else kept
+            batch.features[images, places] = self._means(own, regions, counts, kept)
+            boxes[images, places] = np.pad(sizes, ((0, 0), (2, 0)))
+        _locate(locations, boxes, np.tile(sizes, 2)[:, None])
         if self.normalize:
-            whole_image = batch.locations[place]
-            _normalize(batch.locations)[place] = whole_image
+            _normalize(batch.locations)
+            if extra:
+                locations[images, places] = 1
+                locations[images, places, :2] = 0
         return batch
 
     def _means(self, rows: Tensor, regions: Sequence[Regions], counts: np.ndarray, kept: np.ndarray) -> Tensor:
@@ -106,16 +100,6 @@ class Collation:
             rest = _tensor(regions[i].features[kept[i] :]).to(torch.float32, copy=True)
             sums[i] += (_normalize(rest) if self.normalize else rest).sum(0)
         return (sums / torch.from_numpy(np.maximum(counts, 1))[:, None]).to(self.dtype)
-
-    def _locate(self, locations: Tensor, boxes: Tensor, sizes: Tensor) -> None:
-        """Write the location vectors of boxes [B, R, 4] in images of sizes (width, height) [B, 2]."""
-        corners = torch.div(boxes, sizes.repeat(1, 2)[:, None], out=locations[..., :4])
-        if self.num_locations == 4:
-            return
-        extent = corners[..., 2:] - corners[..., :2]
-        if self.num_locations == 7:
-            locations[..., 4:6] = extent
-        torch.mul(extent[..., 0], extent[..., 1], out=locations[..., -1])
 
 
 def collate_regions(
@@ -154,19 +138,29 @@ def collate_regions(
     return collation(regions, out, pinned)
 
 
-def _fill_features(features: Tensor, regions: Sequence[Regions], kept: np.ndarray, first: int) -> None:
-    """Copy the kept rows, cast by torch (numpy takes ten times as long for it), and zero the padding."""
-    rows = features.shape[1]
-    bits = features.view(torch.int16).numpy() if features.dtype == torch.bfloat16 else features.numpy()
-    stored = DTYPES[features.dtype]
-    for i, (item, count) in enumerate(zip(regions, kept.tolist(), strict=True)):
+def _fill(features: Tensor, boxes: np.ndarray, regions: Sequence[Regions], kept: list[int], first: int) -> None:
+    """Copy the kept rows and zero the padding; torch casts, numpy takes ten times as long for it."""
+    rows, stored = features.shape[1], DTYPES[features.dtype]
+    values = features.view(torch.int16).numpy().view(BFLOAT16) if stored == BFLOAT16 else features.numpy()
+    for i, (item, count) in enumerate(zip(regions, kept, strict=True)):
         end = first + count
+        boxes[i, first:end] = item.boxes[:count]
         if item.features.dtype == stored:
-            bits[i, first:end] = item.features[:count].view(bits.dtype)
+            values[i, first:end] = item.features[:count]
         else:
             features[i, first:end].copy_(_tensor(item.features[:count]))
         if end < rows:
-            bits[i, end:] = 0
+            values[i, end:] = boxes[i, end:] = 0
+
+
+def _locate(locations: np.ndarray, boxes: np.ndarray, sizes: np.ndarray) -> None:
+    """Write the location vectors [B, R, 4|5|7] of boxes [B, R, 4] in images of sizes (w, h, w, h) [B, 1, 4]."""
+    corners, rest = locations[..., :4], locations[..., 4:]
+    np.divide(boxes, sizes, out=corners)
+    if rest.shape[2]:
+        extent = corners[..., 2:] - corners[..., :2]
+        rest[..., :-1] = extent[..., : rest.shape[2] - 1]
+        np.multiply(extent[..., 0], extent[..., 1], out=rest[..., -1])
 
 
 def _tensor(array: np.ndarray) -> Tensor:

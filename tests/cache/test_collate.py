@@ -181,4 +181,4 @@ def test_batches_that_cannot_be(make):
     with pytest.raises(DataError, match="at least one image"):
         collate_regions([])
     with pytest.raises(DataError, match="'b' has features of dimension 4, 'a' of 8"):
-        collate_regions([make("a"), make("b", d=4)])
+        collate_regions([make("a"), make("b", n=0, d=4)])
