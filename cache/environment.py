@@ -38,6 +38,11 @@ class View:
         self._records, self._failures, self._replaced = databases
         self.overriding = bool(txn.stat(self._replaced)["entries"])
 
+    @property
+    def version(self) -> int:
+        """Grows with every commit."""
+        return self.txn.id()
+
     def __len__(self) -> int:
         return sum(self.txn.stat(db)["entries"] for db in (self._records, self._failures))
 
@@ -133,6 +138,11 @@ class Environment:
                 self._env.close()
                 self._env, self._databases = None, []
 
+    @property
+    def is_open(self) -> bool:
+        """Whether LMDB has the file open here now."""
+        return self._env is not None
+
     @contextmanager
     def read(self) -> Iterator[View]:
         """A snapshot. Keep it short: forks, and the writer of this process, wait for it.
@@ -178,11 +188,6 @@ class Environment:
         """Bytes of the file up to its last page."""
         with _LOCK:
             return _data_size(self._opened())
-
-    def version(self) -> int:
-        """Grows with every commit."""
-        with self.read() as view:
-            return view.txn.id()
 
     def _begin(self, write: bool) -> lmdb.Transaction:
         env = self._opened()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 
 class RoivaultError(Exception):
@@ -53,7 +53,10 @@ class CorruptRecord(DataError):
     """Bytes that are not a valid record."""
 
     def __init__(self, key: str, why: str):
-        super().__init__(f"record {key!r} is corrupt: {why}; run `roivault verify` on its store, then extract it again")
+        super().__init__(
+            f"record {key!r} is corrupt: {why}; run `roivault verify` on its store, then extract it again with "
+            "--refresh-changed"
+        )
         self.key, self.why = key, why
 
     def __reduce__(self):
@@ -72,17 +75,25 @@ class StoreDamaged(DataError):
 
 
 class MissingKeys(RoivaultError, KeyError):
-    """Keys that the store holds no record of; `keys` has all of them, `hint` what may help."""
+    """Keys that the store holds no record of; `keys` has all of them, `hint` what may help.
 
-    def __init__(self, keys: Sequence[str], where: str = "the store", hint: str = ""):
-        self.keys, self.where, self.hint = list(keys), where, hint
+    A hint may be given as a function: it is worked out when somebody looks at it, since most misses are handled.
+    """
+
+    def __init__(self, keys: Sequence[str], where: str = "the store", hint: str | Callable[[], str] = ""):
+        self.keys, self.where, self._hint = list(keys), where, hint
         shown = ", ".join(repr(k) for k in self.keys[:5]) + (", ..." if len(self.keys) > 5 else "")
         count = "the key asked for is" if len(self.keys) == 1 else f"{len(self.keys)} of the keys asked for are"
-        self.text = f"{count} not in {where}: {shown}" + (f" ({hint})" if hint else "")
-        super().__init__(self.text)
+        super().__init__(f"{count} not in {where}: {shown}")
+
+    @property
+    def hint(self) -> str:
+        if not isinstance(self._hint, str):
+            self._hint = self._hint()
+        return self._hint
 
     def __str__(self) -> str:  # KeyError would show the repr of the text
-        return self.text
+        return self.args[0] + (f" ({self.hint})" if self.hint else "")
 
     def __reduce__(self):
         return type(self), (self.keys, self.where, self.hint)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -117,7 +118,7 @@ class Snapshot:
         environment, tries = self.open[number], _LOCKLESS_TRIES
         while True:
             try:
-                with environment.read() as view:
+                with self._read(number) as view:
                     states = list(_overriding_states(view, number, keys, found, records))
                 if environment.lockless:
                     for place, state in states:
@@ -127,6 +128,18 @@ class Snapshot:
                 tries -= 1
                 if not environment.lockless or not tries:
                     raise  # else a writer elsewhere may have altered a page under our eyes
+
+    @contextmanager
+    def _read(self, number: int) -> Iterator[View]:
+        """A transaction on an open shard.
+
+        LMDB is not to open what another process has sealed since the manifest was read: it leaves a lock file there.
+        """
+        environment = self.open[number]
+        if not environment.is_open and signature(self.path) != self.signature:
+            raise FileNotFoundError(f"{environment.path} may have been sealed: the manifest has changed")
+        with environment.read() as view:
+            yield view
 
     def value(self, state: State) -> bytes | memoryview:
         """The bytes of a state: a view of a sealed shard, the copy from an open one. Raises: StoreDamaged."""
@@ -155,20 +168,18 @@ class Snapshot:
 
         Raises: FileNotFoundError: an open shard is open no more.
         """
-        versions = {number: environment.version() for number, environment in self.open.items()}
+        versions = {}
+        for number in self.open:
+            with self._read(number) as view:
+                versions[number] = view.version
         if self._resolved is None or self._resolved[0] != versions:
             indexes = self.indexes
-            for number, environment in self.open.items():
-                with environment.read() as view:
+            for number in self.open:
+                with self._read(number) as view:
                     states = [(key, Entry(number, 0, 0, 0, flags)) for key, flags in view.keys()]
                 indexes = [*indexes, Index.build(states)]
             self._resolved = versions, indexes[0] if len(indexes) == 1 else Index.merge(indexes)
         return self._resolved[1]
-
-    def keys(self) -> Iterator[tuple[str, Entry]]:
-        """(key, entry) of every state, in storage order."""
-        for key, entry in self.resolved().states():
-            yield key.decode(), entry
 
 
 def _overriding_states(

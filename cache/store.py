@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import glob
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import combinations, islice
 from pathlib import Path
 from typing import TypeVar
@@ -13,21 +12,21 @@ from typing import TypeVar
 import numpy as np
 
 from .cold import available_memory, read_values
-from .errors import MissingKeys, StoreMismatch, StoreNotFound, UsageError
-from .index import Entry
-from .manifest import FILE, Manifest, signature
+from .errors import MissingKeys, RoivaultError, StoreMismatch, UsageError
+from .index import Entry, Index
+from .manifest import Manifest, signature
 from .record import decode
 from .regions import Failure, Regions
 from .shard import SealedShard
 from .snapshot import Snapshot, State
 from .states import is_record
+from .targets import Target, absolute, resolve_targets
 
 VERIFY = ("first", "always", "never")
 READ = ("auto", "mmap", "pread")
 _SUGGESTION_SAMPLE = 5000
 _CHUNK = 1024
 
-Target = str | os.PathLike | Iterable[str | os.PathLike]
 T = TypeVar("T")
 
 
@@ -42,27 +41,39 @@ class RegionStore:
 
     Attributes:
         paths: the store directories.
+        verify: when checksums are compared: "always", "first" or "never".
+        generation: grows when the stores were found changed.
     """
 
     def __init__(self, target: Target, verify: str):
-        self._targets, self._verify = absolute(target), verify
+        self._targets, self.verify = absolute(target), verify
         self._parts = resolve_targets(self._targets)
         self.paths = [path for path, _ in self._parts]
+        self.generation = 0
         self._in_memory: bool | None = None
         self._snapshots = self._take_snapshots()
-        _refuse_conflicts(self._snapshots)
 
     def __reduce__(self) -> tuple:
-        return RegionStore, (self._targets, self._verify)
+        return RegionStore, (self._targets, self.verify)
 
     def __repr__(self) -> str:
         return f"RegionStore({', '.join(map(str, self.paths))}: {len(self)} records)"
 
     def _take_snapshots(self) -> list[Snapshot]:
-        return [Snapshot(path, self._verify != "never", shards) for path, shards in self._parts]
+        self.generation += 1
+        while True:
+            snapshots = [Snapshot(path, self.verify != "never", shards) for path, shards in self._parts]
+            try:
+                _refuse_conflicts(snapshots)
+                return snapshots
+            except FileNotFoundError:
+                pass  # what was an open shard was sealed or removed meanwhile
 
     def refresh(self) -> bool:
-        """Look at the stores anew; returns whether any has changed. Raises: StoreNotFound, StoreDamaged."""
+        """Look at the stores anew; returns whether any has changed.
+
+        Raises: StoreNotFound, StoreDamaged; StoreMismatch: they do not fit together any more.
+        """
         changed = any(snapshot.signature != signature(snapshot.path) for snapshot in self._snapshots)
         if changed:
             self._snapshots = self._take_snapshots()
@@ -107,31 +118,33 @@ class RegionStore:
         if read not in READ:
             raise UsageError(f"read={read!r} is not one of {', '.join(READ)}")
         found = self._find(keys)
-        lost = [key for key, hit in zip(keys, found, strict=True) if hit is None or not hit[1].is_record]
+        lost = [i for i, hit in enumerate(found) if hit is None or not hit[1].is_record]
         if lost and missing == "raise":
-            raise self._missing(lost)
+            raise self._missing([keys[i] for i in lost], found[lost[0]])
         hits = [(key, *hit) for key, hit in zip(keys, found, strict=True) if hit is not None and hit[1].is_record]
-        if read == "pread" or (read == "auto" and not self._fits()):
+        if not self.reads_mapped(read):
             sealed = [i for i, (_, _, state) in enumerate(hits) if state.entry is not None]
             values = [state.value for _, _, state in hits]
-            for i, value in zip(sealed, read_values([_place(*hits[i][1:]) for i in sealed]), strict=True):
+            places = [(snapshot.mapped(state.shard), state.entry) for _, snapshot, state in (hits[i] for i in sealed)]
+            for i, value in zip(sealed, read_values(places), strict=True):
                 values[i] = value
         else:
             values = (snapshot.value(state) for _, snapshot, state in hits)
         return [self._decode(*hit, value) for hit, value in zip(hits, values, strict=True)]
 
-    def _fits(self) -> bool:
-        if self._in_memory is None:
+    def reads_mapped(self, read: str) -> bool:
+        """Whether `get_many(read=read)` gives views of mapped files."""
+        if read == "auto" and self._in_memory is None:
             available = available_memory()
             size = sum(shard.bytes for manifest in self.manifests for shard in manifest.sealed)
             self._in_memory = available is None or size <= available
-        return self._in_memory
+        return read == "mmap" or (read == "auto" and self._in_memory)
 
     def _decode(self, key: str, snapshot: Snapshot, state: State, value: bytes | memoryview) -> Regions:
         if state.entry is None:
-            return decode(key, value, check=self._verify != "never")
+            return decode(key, value, check=self.verify != "never")
         shard = snapshot.mapped(state.shard)
-        check = self._verify == "always" or (self._verify == "first" and shard.is_new(state.entry))
+        check = self.verify == "always" or (self.verify == "first" and shard.is_new(state.entry))
         regions = decode(key, value, check)
         if check:
             shard.mark(state.entry)
@@ -141,7 +154,7 @@ class RegionStore:
         """The stored bytes of a record, checked as `verify` says. Raises: MissingKeys, CorruptRecord, StoreDamaged."""
         hit = self._find([key])[0]
         if hit is None or not hit[1].is_record:
-            raise self._missing([key])
+            raise self._missing([key], hit)
         value = hit[0].value(hit[1])
         self._decode(key, *hit, value)
         return value
@@ -156,7 +169,7 @@ class RegionStore:
         """
         hit = self._find([key], records=False)[0]
         if hit is None or not hit[1].is_record:
-            raise self._missing([key])
+            raise self._missing([key], hit)
         snapshot, (_, shard, entry, _) = hit
         return snapshot.shard(shard).name, entry and entry.offset, entry and entry.length
 
@@ -174,6 +187,10 @@ class RegionStore:
                     entry = hit[1].entry
                     places[i] = numbers[hit[0].path], hit[1].shard, entry.offset if entry else -1
         return places
+
+    def sealed_shard(self, place: Sequence[int]) -> SealedShard:
+        """The file of a row of `places`."""
+        return self._snapshots[place[0]].mapped(place[1])
 
     def prefetch(self, keys: Sequence[str]) -> None:
         """Ask the system to read the records of `keys` ahead; keys that are not in a sealed shard are ignored."""
@@ -194,30 +211,31 @@ class RegionStore:
 
     def keys(self) -> Iterator[str]:
         """The keys that have a record, in storage order."""
-        for _, key, state_is_record in self._states():
+        for key, state_is_record in self._states():
             if state_is_record:
                 yield key
 
     def failures(self) -> Iterator[Failure]:
         """The keys that have a failure."""
-        failed = (key for _, key, state_is_record in self._states() if not state_is_record)
+        failed = (key for key, state_is_record in self._states() if not state_is_record)
         while chunk := list(islice(failed, _CHUNK)):
             for key, hit in zip(chunk, self._find(chunk, records=False), strict=True):
                 if hit is not None and not hit[1].is_record:  # else it got a record meanwhile
                     yield hit[0].failure(key, hit[1])
 
-    def _states(self) -> Iterator[tuple[Snapshot, str, bool]]:
-        """(store, key, whether its state is a record) of every key once."""
-        for snapshot in self._on_current(lambda: [s for s in self._snapshots if s.resolved() is not None]):
-            states = snapshot.keys()
-            if len(self._snapshots) == 1:
-                yield from ((snapshot, key, is_record(entry.flags)) for key, entry in states)
+    def _states(self) -> Iterator[tuple[str, bool]]:
+        """(key, whether its state is a record) of every key once."""
+        indexes = self._resolved()  # taken at once: an open shard may be sealed while the keys are walked through
+        for path, index in indexes:
+            states = ((key.decode(), is_record(entry.flags)) for key, entry in index.states())
+            if len(indexes) == 1:
+                yield from states
                 continue
             while chunk := list(islice(states, _CHUNK)):
                 hits = self._find([key for key, _ in chunk], records=False)
-                for (key, entry), hit in zip(chunk, hits, strict=True):
-                    if hit is not None and hit[0].path == snapshot.path:
-                        yield snapshot, key, is_record(entry.flags)
+                yield from (
+                    state for state, hit in zip(chunk, hits, strict=True) if hit is not None and hit[0].path == path
+                )
 
     # -- lookups
 
@@ -248,20 +266,30 @@ class RegionStore:
             except FileNotFoundError:
                 self._snapshots = self._take_snapshots()
 
-    def _missing(self, keys: Sequence[str]) -> MissingKeys:
+    def _resolved(self) -> list[tuple[Path, Index]]:
+        """The states of every store."""
+        return self._on_current(lambda: [(snapshot.path, snapshot.resolved()) for snapshot in self._snapshots])
+
+    def _missing(self, keys: Sequence[str], first: tuple[Snapshot, State] | None) -> MissingKeys:
+        """`first` is what was found for the first of the keys."""
         key = keys[0]
-        hit = self._look_up([key], records=False)[0]
-        if hit is not None and not hit[1].is_record:
-            failure = hit[0].failure(key, hit[1])
+        if first is not None:
+            failure = first[0].failure(key, first[1])
             hint = f"{key!r} failed: {failure.kind}: {failure.message}"
         else:
-            near = difflib.get_close_matches(key, islice(self.keys(), _SUGGESTION_SAMPLE), cutoff=0.7)
-            hint = f"near {key!r} are {', '.join(map(repr, near))}" if near else ""
+            hint = partial(self._near, key)
         return MissingKeys(keys, ", ".join(map(str, self.paths)), hint)
 
-
-def _place(snapshot: Snapshot, state: State) -> tuple[SealedShard, Entry]:
-    return snapshot.mapped(state.shard), state.entry
+    def _near(self, key: str) -> str:
+        """Which keys look like `key`, of a sample: those that come first in the indexes, which hashes sort."""
+        try:
+            indexes = [index for _, index in self._resolved()]
+        except RoivaultError:
+            return ""  # that a key is missing is to be told in any case
+        places = ((index, i) for index in indexes for i, flags in enumerate(index.columns["flags"]) if is_record(flags))
+        sample = (index.key(i).decode(errors="replace") for index, i in islice(places, _SUGGESTION_SAMPLE))
+        near = difflib.get_close_matches(key, sample, cutoff=0.7)
+        return f"near {key!r} are {', '.join(map(repr, near))}" if near else ""
 
 
 def open_store(
@@ -289,36 +317,6 @@ def open_store(
     if token or tls_ca:
         raise UsageError("token and tls_ca are for a server, and the target is a local store")
     return RegionStore(target, verify)
-
-
-def absolute(target: Target) -> list[str]:
-    """The target as a list of absolute paths and globs. Raises: UsageError."""
-    targets = [os.fspath(item) for item in ([target] if isinstance(target, (str, os.PathLike)) else target)]
-    if not targets:
-        raise UsageError("no store was given")
-    for item in targets:
-        if "://" in item:
-            raise UsageError(f"{item}: only stores on a local or mounted disk can be opened; copy it there")
-    return [os.path.abspath(item) for item in targets]
-
-
-def resolve_targets(targets: Sequence[str]) -> list[tuple[Path, frozenset[int] | None]]:
-    """Each store directory once, with the shards of it that were asked for (None: all). Raises: StoreNotFound."""
-    parts: dict[Path, set[int] | None] = {}
-    for target in targets:
-        matches = [target] if os.path.exists(target) else sorted(glob.glob(target))
-        if not matches:
-            raise StoreNotFound(f"there is no store at {target}")
-        for path in map(Path, matches):
-            if path.is_dir():
-                parts[path] = None
-            elif path.suffix == ".lmdb" and (path.parent / FILE).exists():
-                chosen = parts.setdefault(path.parent, set())
-                if chosen is not None:
-                    chosen |= {s.number for s in Manifest.load(path.parent).shards if s.file == path.name}
-            else:
-                raise StoreNotFound(f"{path} is neither a store directory nor a shard of one")
-    return [(path, chosen if chosen is None else frozenset(chosen)) for path, chosen in parts.items()]
 
 
 def _refuse_conflicts(snapshots: Sequence[Snapshot]) -> None:

@@ -18,7 +18,8 @@ from .record import decode
 from .shard import SealedShard, file_checksum
 from .snapshot import load_index, load_merged
 from .states import decode_failure, is_record
-from .store import Target, absolute, open_store, resolve_targets
+from .store import open_store
+from .targets import Target, absolute, resolve_targets
 
 
 @dataclass

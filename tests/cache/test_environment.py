@@ -68,9 +68,12 @@ def test_users_share_one_environment(path, writer):
     link.symlink_to(path)
     reader = Environment.acquire(link)
     assert reader is writer
-    version = reader.version()
+    with reader.read() as view:
+        version = view.version
     put(writer, {b"a": (0, b"1")})
-    assert read(reader) == {b"a": (0, b"1")} and reader.version() > version
+    assert read(reader) == {b"a": (0, b"1")}
+    with reader.read() as view:
+        assert view.version > version
     reader.release()
     put(writer, {b"b": (0, b"2")})
 

@@ -33,4 +33,13 @@ def test_messages_say_what_and_what_to_do():
     )
     assert str(errors.MissingKeys(["a"], "s", "h")) == "the key asked for is not in s: 'a' (h)"
     assert str(errors.MissingKeys(list("abcdefghi"))).startswith("9 of the keys asked for are not in the store: 'a',")
-    assert "roivault verify" in str(errors.CorruptRecord("k", "why"))
+    corrupt = str(errors.CorruptRecord("k", "why"))
+    assert "roivault verify" in corrupt and "--refresh-changed" in corrupt
+
+
+def test_a_hint_is_worked_out_once_and_when_it_is_looked_at():
+    calls = []
+    error = errors.MissingKeys(["a"], "s", lambda: calls.append(1) or "h")
+    assert error.args and not calls
+    assert str(error) == str(error) == "the key asked for is not in s: 'a' (h)" and calls == [1]
+    assert pickle.loads(pickle.dumps(errors.MissingKeys(["a"], "s", lambda: "h"))).hint == "h"

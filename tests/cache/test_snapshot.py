@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
-from cache import CorruptRecord, Failure, StoreDamaged, StoreWriter, environment
+from cache import CorruptRecord, Failure, StoreDamaged, StoreWriter, environment, open_store
 from cache.snapshot import Snapshot, load_index, load_merged
 
 
@@ -25,6 +28,10 @@ def path(tmp_path, make):
     return path
 
 
+def shards_of(snapshot: Snapshot) -> dict[bytes, int]:
+    return {key: entry.shard for key, entry in snapshot.resolved().states()}
+
+
 def test_layers(path):
     snapshot = Snapshot(path)
     assert set(snapshot.merged.covers) == {0, 1} and len(snapshot.unmerged) == 1 and list(snapshot.open) == [3]
@@ -32,7 +39,7 @@ def test_layers(path):
     assert [state and (state.shard, state.is_record) for state in states] == [
         (3, True), (0, True), (1, True), (2, True), (2, True), (3, False), None, None, None, None
     ]  # fmt: skip
-    assert {key: entry.shard for key, entry in snapshot.keys()} == {"a": 3, "b": 0, "c": 1, "d": 2, "f": 2, "g": 3}
+    assert shards_of(snapshot) == {b"a": 3, b"b": 0, b"c": 1, b"d": 2, b"f": 2, b"g": 3}
     assert snapshot.resolved().records == 5 and snapshot.resolved() is snapshot.resolved()
     assert snapshot.failure("g", states[5]) == Failure("g", "empty", "m")
 
@@ -45,7 +52,7 @@ def test_values_of_an_open_shard_are_copied_only_when_asked_for(path):
 
 
 def test_some_shards(path):
-    assert sorted(key for key, _ in Snapshot(path, shards=frozenset({0, 2})).keys()) == ["a", "b", "d", "f"]
+    assert sorted(shards_of(Snapshot(path, shards=frozenset({0, 2})))) == [b"a", b"b", b"d", b"f"]
 
 
 def test_a_merged_index_ahead_of_the_manifest_is_not_used(path):
@@ -95,3 +102,14 @@ def test_without_a_lock_reads_are_checked_and_tried_again(path, monkeypatch):
     torn[0] = 1000
     with pytest.raises(CorruptRecord):
         snapshot.states(["a"])
+
+
+def test_what_another_process_sealed_is_not_opened_with_lmdb(path, repo_root):
+    """LMDB would make a lock file there, which belongs to open shards only."""
+    before = Snapshot(path)
+    code = "import sys; from cache import StoreWriter; StoreWriter(sys.argv[1], 'float32').close()"
+    subprocess.run([sys.executable, "-c", code, str(path)], cwd=repo_root, check=True)
+    for read in (before.resolved, lambda: before.states(["a"])):
+        with pytest.raises(FileNotFoundError):
+            read()
+    assert open_store(path)["a"].key == "a" and not list(path.glob("*-lock"))

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from cache import (
     open_store,
 )
 from cache import store as module
+from cache.environment import Environment
 from cache.record import encode
 from cache.verify import digest, verify
 
@@ -246,6 +248,95 @@ def test_a_read_only_directory(build, tmp_path):
         gc.collect()
     finally:
         subprocess.run(["umount", "-l", str(target)], check=True)
+
+
+# -- readers beside a writer of the same process, which seals what they read
+
+
+@pytest.mark.parametrize("use", [
+    lambda store: list(store.keys()), lambda store: list(store.failures()), len, lambda store: store.get("zzz"),
+    lambda store: pytest.raises(MissingKeys, store.__getitem__, "zzz"), lambda store: "a" in store,
+    lambda store: str(pytest.raises(MissingKeys, store.location, "zzz").value),
+])  # fmt: skip
+def test_a_shard_that_is_sealed_under_a_reader(tmp_path, make, monkeypatch, use):
+    """The writer seals at every moment that a reader may be at."""
+    writer = StoreWriter(tmp_path / "s.roi", "float32")
+    writer.write([make("a")], [Failure("f", "empty", "m")])
+    store, read, reads, seal_at = open_store(tmp_path / "s.roi"), Environment.read, count(), -1
+
+    def seal_before(self):
+        if next(reads) == seal_at:
+            writer.seal()
+        return read(self)
+
+    monkeypatch.setattr(Environment, "read", seal_before)
+    for step in range(6):
+        writer.write([make(f"b{step}")])
+        store.refresh()
+        reads, seal_at = count(), step
+        use(store)
+        seal_at = -1
+    assert "b5" in store
+    writer.close()
+
+
+def test_threads_beside_a_writer(tmp_path, make):
+    path, stop, errors = tmp_path / "s.roi", threading.Event(), []
+    with StoreWriter(path, "float32") as writer:
+        writer.write([make("a")], [Failure("f", "empty", "m")])
+        store = open_store(path)
+
+        def work(look):
+            try:
+                while not stop.is_set():
+                    look()
+            except Exception as error:
+                errors.append(error)
+
+        looks = (
+            lambda: list(store.keys()),
+            lambda: list(store.failures()),
+            lambda: str(pytest.raises(MissingKeys, store.__getitem__, "zzz").value),
+        )
+        threads = [threading.Thread(target=work, args=(look,)) for look in looks]
+        [thread.start() for thread in threads]
+        for i in range(25):
+            writer.write([make(f"{i}")])
+            writer.seal()
+        stop.set()
+        [thread.join() for thread in threads]
+    assert not errors and len(open_store(path)) == 26
+
+
+def test_a_shard_that_is_sealed_while_keys_are_listed(tmp_path, make):
+    writers = [StoreWriter(tmp_path / name, "float32") for name in ("1.roi", "2.roi")]
+    for writer, keys in zip(writers, ("ab", "cd"), strict=True):
+        writer.write([make(key) for key in keys])
+    keys = open_store([writer.path for writer in writers]).keys()
+    first = next(keys)
+    for writer in reversed(writers):
+        writer.seal()
+    assert sorted([first, *keys]) == ["a", "b", "c", "d"]
+    [writer.close() for writer in writers]
+
+
+def test_stores_that_came_to_contradict_each_other(build, make):
+    one, two = build("1.roi", ["a"]), build("2.roi", ["b"])
+    store = open_store([one, two])
+    with StoreWriter(two, "float32") as writer:
+        writer.write([make("a", salt=1)])
+    with pytest.raises(StoreMismatch, match="different records of 'a'"):
+        store.refresh()
+
+
+def test_near_keys_are_looked_for_only_when_somebody_looks(build, monkeypatch):
+    store = open_store(build("s.roi", ["aaaa", "aaab"], ["aaac"], failures=[Failure("aaad", "empty", "m")]))
+    looked, near = [], module.RegionStore._near
+    monkeypatch.setattr(module.RegionStore, "_near", lambda self, key: looked.append(key) or near(self, key))
+    error = pytest.raises(MissingKeys, store.__getitem__, "aaax").value
+    assert not looked
+    assert all(f"'{key}'" in str(error) for key in ("aaaa", "aaab", "aaac")) and "aaad" not in str(error)
+    assert str(pickle.loads(pickle.dumps(error))) == str(error) and looked == ["aaax"]
 
 
 # -- several stores
