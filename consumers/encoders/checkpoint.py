@@ -196,8 +196,10 @@ def _initialise(value: Tensor, leaf: str, std: float) -> None:
 
 
 def save_encoder(encoder: Encoder, path: str | Path) -> None:
-    """Write a .safetensors file for `load_encoder`: each tensor once, under its first name in Volta. Replaces `path` only
-    when the new file is whole."""
+    """Write a .safetensors file for `load_encoder`: each tensor once, under its first name in Volta.
+
+    An earlier file at `path` is replaced only when the new one is whole.
+    """
     from safetensors.torch import save_file
 
     tensors = {names[0]: parameter.detach().contiguous() for names, parameter in encoder.volta_parameters()}
