@@ -61,7 +61,13 @@ class ImageFinder:
     def _search(self) -> dict[str, Path]:
         """Key -> file, for every key rule; a file's path beats another's name, the name beats the stem."""
         files = []
+        seen = set()  # links may lead back up
         for folder, folders, names in os.walk(self.place, followlinks=True):
+            status = os.stat(folder)
+            if (status.st_dev, status.st_ino) in seen:
+                folders.clear()
+                continue
+            seen.add((status.st_dev, status.st_ino))
             folders.sort()
             files.extend(Path(folder, name) for name in sorted(names))
         found: dict[str, Path] = {}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from cache import DiskError, UsageError
+from cache.output import say
 
 from .options import (
     BOX_FORMATS,
@@ -125,7 +126,8 @@ def _show(summary: Summary, as_json: bool, quiet: bool, **more: str) -> None:
     if as_json:
         print(json.dumps({**summary.as_dict(), **more}, indent=2))
     elif not quiet:
-        print("\n".join([summary.text(), *(f"  {name:<9} {value}" for name, value in more.items())]))
+        for line in [*summary.text().splitlines(), *(f"  {name:<9} {value}" for name, value in more.items())]:
+            say(line)
     elif summary.exit_code:
         print(summary.verdict, file=sys.stderr)
 

@@ -66,7 +66,8 @@ class SeenKeys:
 def _hashes(items: list[Item]) -> np.ndarray:
     """[3, n] uint64: the two halves of the key's hash, and the source's hash."""
     keys = b"".join(xxhash.xxh3_128_digest(item.key.encode()) for item in items)
-    sources = b"".join(xxhash.xxh3_64_digest(item.source.encode()) for item in items)
+    # the locator too: `source` is made printable, so two file names that are no text may share one
+    sources = b"".join(xxhash.xxh3_64_digest(f"{item.source}\0{item.locator!r}".encode()) for item in items)
     return np.vstack([np.frombuffer(keys, np.uint64).reshape(-1, 2).T, np.frombuffer(sources, np.uint64)])
 
 

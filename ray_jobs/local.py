@@ -71,8 +71,8 @@ class LocalEngine:
             for unit in self._units(work, pool):
                 self._finish(unit, work)
         finally:
-            self._budget.close()
             pool.shutdown(wait=False, cancel_futures=True)
+            self._budget.close()
 
     def _units(self, work: Work, pool: ThreadPoolExecutor) -> Iterator[list[Decoded]]:
         """Decoded tasks in listing order, up to UNIT at a time; fewer at the end or when the byte budget is used up."""
@@ -104,7 +104,8 @@ class LocalEngine:
             elif (pixels := pixel_count(image)) <= policy.max_pixels:
                 need = len(image) + DECODE_BYTES_PER_PIXEL * pixels
         seconds = time.perf_counter() - begin
-        self._budget.acquire(ticket, need)
+        if not self._budget.acquire(ticket, need):
+            return Decoded(task, None, 0, seconds)  # the run has ended: nobody waits for this image
         begin = time.perf_counter()
         if isinstance(data := image, bytes):
             image = _attempt(item, lambda: self._model.decode(data, item.key))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -31,9 +32,14 @@ class Drain:
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        # os.write: print could be interrupted inside the same stream's lock
         if self.requested:
-            os.write(2, b"\nStopped at once; the store is valid. The same command continues it.\n")
+            _tell(b"\nStopped at once; the store is valid. The same command continues it.\n")
             os._exit(INTERRUPTED)
         self.requested = True
-        os.write(2, b"\nFinishing the images at work; interrupt again to stop at once.\n")
+        _tell(b"\nFinishing the images at work; interrupt again to stop at once.\n")
+
+
+def _tell(text: bytes) -> None:
+    """Write to stderr, unless its reader is gone: Ctrl-C ends the `tee` of a pipe as well."""
+    with contextlib.suppress(OSError):
+        os.write(2, text)  # not print, which could be interrupted inside the same stream's lock

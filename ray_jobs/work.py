@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cache import Failure, Regions, StoreWriter
+from cache import CorruptRecord, Failure, Regions, StoreWriter
 
 from .listing import Chunk, Listing
 from .sources import Item
@@ -106,11 +106,19 @@ class Work:
             elif isinstance(state, Failure):
                 self._fail(state)
             elif self._refresh_changed:
-                self._ready.append(Task(item, state, self._writer.source_digest(item.key)))
+                self._ready.append(Task(item, state, self._digest(item.key)))
             else:
                 tally.records += 1
                 tally.already += 1
         tally.spend("list", time.perf_counter() - begin + chunk.seconds, len(chunk))
+
+    def _digest(self, key: str) -> bytes | None:
+        """Digest of the image that a record was made from; None for a corrupt record, which is thus made anew."""
+        try:
+            return self._writer.source_digest(key)
+        except CorruptRecord as error:
+            log.warning("%s", error)
+            return None
 
     def _count(self, task: Task, result: Regions | Failure | None, state: str | Failure | None) -> None:
         tally = self.tally

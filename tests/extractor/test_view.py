@@ -114,6 +114,13 @@ def test_finder_finds_names_that_keys_only_stand_for(tmp_path):
     assert finder("caf%E9.png") == tmp_path / odd
 
 
+def test_finder_ends_where_links_lead_back_up(tmp_path):
+    save_image(tmp_path / "a" / "deep.png")
+    for name in ("one", "two", "three"):
+        (tmp_path / "a" / name).symlink_to(tmp_path)
+    assert ImageFinder(tmp_path)("deep") == tmp_path / "a" / "deep.png"
+
+
 @pytest.mark.parametrize("key", ["../secret.png", "/etc/hostname", "sub/../../secret.png", "none.png", "x\x00y"])
 def test_finder_stays_in_its_folder_and_says_what_it_tried(photos, key):
     save_image(photos.parent / "secret.png")

@@ -57,13 +57,16 @@ def photos(tmp_path):
 @pytest.fixture
 def unprivileged(tmp_path, monkeypatch):
     """A context in which file permissions apply even if root runs the tests; tmp_path is the working folder."""
-    monkeypatch.chdir(tmp_path)  # the folders above may be closed to others
+    monkeypatch.chdir(tmp_path)
 
     @contextlib.contextmanager
     def context():
         os.chmod(tmp_path, 0o777)
+        above = {path: mode for path in tmp_path.parents if not (mode := path.stat().st_mode & 0o777) & 0o001}
         is_root = os.geteuid() == 0
         if is_root:
+            for path, mode in above.items():  # pytest closes its own folder to others
+                os.chmod(path, mode | 0o111)
             os.setegid(65534)
             os.seteuid(65534)
         try:
@@ -72,6 +75,8 @@ def unprivileged(tmp_path, monkeypatch):
             if is_root:
                 os.seteuid(0)
                 os.setegid(0)
+                for path, mode in above.items():
+                    os.chmod(path, mode)
 
     return context
 

@@ -107,6 +107,20 @@ def test_changed_images_are_done_again_when_asked(job, photos, picture, tmp_path
     assert (unchanged.refreshed, unchanged.records, job.keys) == (0, 5, [])
 
 
+def test_a_corrupt_record_is_made_anew_by_refreshing(job, photos, tmp_path, contents):
+    folder, path = photos(4), tmp_path / "s.roi"
+    job(folder, path)
+    before, store = contents(path), open_store(str(path))
+    shard, offset, _ = store.location("0002.png")
+    file = path / f"{shard}.lmdb"
+    damaged = bytearray(file.read_bytes())
+    damaged[offset + 1] ^= 0xFF  # in the magic bytes, so that every reading of the record finds it
+    file.write_bytes(damaged)
+    summary = job(folder, path, refresh_changed=True)
+    assert (summary.refreshed, summary.records, job.keys) == (1, 4, ["0002.png"])
+    assert contents(path) == before
+
+
 @pytest.mark.parametrize(
     ("allowed", "exit_code"), [("0", 65), ("1", 65), ("2", 0), ("10%", 65), ("20%", 0), ("19.9%", 65), ("100%", 0)]
 )

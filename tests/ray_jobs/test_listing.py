@@ -4,7 +4,7 @@ import tracemalloc
 import pytest
 
 from ray_jobs.listing import CHUNKS_AHEAD, LARGEST_CHUNK, Listing, SeenKeys
-from ray_jobs.sources import Item, Unusable
+from ray_jobs.sources import Item, Unusable, open_source
 from ray_jobs.tally import Tally
 
 NOWHERE = Unusable("missing", "not there")
@@ -117,3 +117,13 @@ def test_the_keys_seen_take_few_bytes_each():
     tracemalloc.stop()
     assert held < 10_000 * 40
     assert len(seen.split(chunk)) == 0
+
+
+def test_two_names_that_are_no_text_are_two_inputs(tmp_path):
+    """Their printable forms are the same."""
+    for name in (b"%FF.jpg", b"\xff.jpg"):
+        with open(bytes(tmp_path) + b"/" + name, "wb") as file:
+            file.write(b"x")
+    listing = Listing(open_source(str(tmp_path)), Tally())
+    keys, duplicates = read(listing)
+    assert keys == ["%FF.jpg"] and len(duplicates) == 1

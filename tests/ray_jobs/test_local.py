@@ -150,3 +150,26 @@ def test_decoded_images_are_what_the_model_gets(job, photos, tmp_path, monkeypat
     job(folder, tmp_path / "s.roi")
     assert all(isinstance(image, DecodedImage) and len(image.source_digest) == 16 for image in seen)
     assert np.array_equal(seen[1].rgb, np.asarray(Image.open(folder / "0001.png")))
+
+
+def test_nothing_is_decoded_after_the_run_has_ended(job, photos, tmp_path, budget, monkeypatch):
+    """Images that wait for room must not be let in all at once when a bug or an interruption ends the run."""
+    budget(1)
+    decoded, decode = [], job.model.decode
+
+    def counting_decode(self, source, key):
+        decoded.append(key)
+        return decode(self, source, key)
+
+    def stop(self, images, keys):
+        time.sleep(0.3)  # the other threads are all waiting for room now
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(job.model, "decode", counting_decode)
+    monkeypatch.setattr(job.model, "extract", stop)
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        job(photos(3 * UNIT), tmp_path / "s.roi", threads=8)
+    for thread in threading.enumerate():
+        if thread.name.startswith("decode"):
+            thread.join()
+    assert len(decoded) == 1
