@@ -188,16 +188,9 @@ class Extractor:
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            if self.device.type == "cuda":
-                torch.cuda.empty_cache()
-                if chunk > 1:
-                    return self._run(batch, chunk // 2, network)
-                if len(batch) > 1:
-                    middle = len(batch) // 2
-                    return self._run(batch[:middle], chunk, network) + self._run(batch[middle:], chunk, network)
-            text = str(error).split("\n")[0] or "not enough memory"
-            message = f"{text}; use a device with more memory, then run again with --retry-failed"
-            return [Failure(item.key, "out_of_memory", message) for item in batch]
+            found, text = None, str(error).split("\n")[0] or "not enough memory"
+        if found is None:  # outside the handler, where the error would keep the failed attempt's tensors alive
+            return self._run_smaller(batch, chunk, network, text)
         results = []
         for item, selected in zip(batch, found, strict=True):
             if selected is not None:
@@ -207,6 +200,18 @@ class Extractor:
             else:
                 results.append(Failure(item.key, "non_finite", "the network's maps hold NaN or infinite values"))
         return results
+
+    def _run_smaller(self, batch: list[_Input], chunk: int, network: nn.Module | None, reason: str) -> list:
+        """Results after memory ran out; nothing smaller is left to try on a CPU, or for one image and one RoI."""
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+            if chunk > 1:
+                return self._run(batch, chunk // 2, network)
+            if len(batch) > 1:
+                middle = len(batch) // 2
+                return self._run(batch[:middle], chunk, network) + self._run(batch[middle:], chunk, network)
+        message = f"{reason}; use a device with more memory, then run again with --retry-failed"
+        return [Failure(item.key, "out_of_memory", message) for item in batch]
 
     def _detect(self, batch: list[_Input], chunk: int, network: nn.Module) -> list[tuple[Detections, Selection] | None]:
         """Per input what was found and which of it is kept, on the CPU; None where values are not finite."""

@@ -95,8 +95,10 @@ def import_weights(preset: Preset, file: Path, source: str = "") -> Path:
         raise InputNotFound(f"there is no file {file}")
     digest = read_metadata(file).get(SOURCE_SHA256) or file_sha256(file)
     if source:
-        _record(source, digest)
+        _refuse_change(source, digest, recorded())
     state = matching_tensors(empty_network(preset.architecture), file)
+    if source:
+        _record(source, digest)  # only now: what does not fit must not bar the right file later
     target = cache_folder() / "weights" / preset.weights
     with _disk_errors(target.parent):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -133,15 +135,20 @@ def recorded() -> dict[str, str]:
     return entries
 
 
+def _refuse_change(name: str, digest: str, entries: dict[str, str]) -> None:
+    if entries.get(name, digest) != digest:
+        raise WeightsError(
+            f"{name} has sha256 {digest}, but {entries[name]} was recorded at its first use: it has changed or is "
+            f"damaged. If the new one is right, remove its line from {cache_folder() / 'checksums.json'}"
+        )
+
+
 def _record(name: str, digest: str, replace: bool = False) -> None:
     folder = cache_folder()
     with _disk_errors(folder), _locked(folder / "checksums.json"):
         entries = recorded()
-        if not replace and entries.get(name, digest) != digest:
-            raise WeightsError(
-                f"{name} has sha256 {digest}, but {entries[name]} was recorded at its first use: it has changed or is "
-                f"damaged. If the new one is right, remove its line from {folder / 'checksums.json'}"
-            )
+        if not replace:
+            _refuse_change(name, digest, entries)
         if entries.get(name) != digest:
             partial = folder / f"checksums.json.{os.getpid()}.partial"
             partial.write_text(json.dumps(entries | {name: digest}, indent=2, sort_keys=True) + "\n", "utf-8")

@@ -1,5 +1,6 @@
 import io
 import itertools
+import weakref
 
 import numpy as np
 import pytest
@@ -119,9 +120,11 @@ def test_a_bug_is_not_mistaken_for_a_bad_image(small_extractor, pictures, monkey
 
 
 def test_a_gpu_out_of_memory_is_retried_in_smaller_passes(small_extractor, pictures, monkeypatch):
-    seen, detect = [], small_extractor._network.detect
+    seen, detect, batches = [], small_extractor._network.detect, []
 
     def limited(images, rois, chunk):
+        assert not any(batch() is not None for batch in batches), "a failed attempt still holds its memory"
+        batches.append(weakref.ref(images))
         seen.append((len(images), chunk))
         if len(images) * chunk > 4:
             raise torch.OutOfMemoryError("CUDA out of memory")

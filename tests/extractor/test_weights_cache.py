@@ -120,6 +120,14 @@ def test_a_wrong_file_behind_the_address_is_refused_and_not_kept(preset, server)
     assert not preset.weights_file.exists()
 
 
+def test_a_wrong_file_does_not_bar_the_right_one_later(preset, server):
+    right, server.content = server.content, b"<html>log in to this network first</html>"
+    with pytest.raises(WeightsError, match="web page"):
+        fetch_weights(preset)
+    server.content, server.tag = right, '"two"'
+    assert fetch_weights(preset) == preset.weights_file
+
+
 def test_another_file_at_a_known_address_is_refused(preset, server, tmp_path):
     fetch_weights(preset).unlink()
     torch.save({"model": {"a": torch.zeros(3)}}, tmp_path / "other.pth")
