@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from cache import InputNotFound, WeightsError
+from extractor import checkpoints
 from extractor.checkpoints import read_checkpoint
 
 STATE = {
@@ -182,3 +183,13 @@ def test_a_zip_that_is_no_checkpoint_is_refused(tmp_path):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(InputNotFound, match="gone.pth"):
         read_checkpoint(tmp_path / "gone.pth")
+
+
+def test_a_pickle_leaves_nothing_behind_in_the_process(tmp_path):
+    """It may write attributes on whatever it is given, here the default encoding of a function."""
+    before = checkpoints._encode.__defaults__
+    write = b"N}X\x0c\x00\x00\x00__defaults__X\x05\x00\x00\x00wrong\x85s\x86b."
+    (tmp_path / "crafted.pkl").write_bytes(b"\x80\x02c_codecs\nencode\n" + write)
+    with pytest.raises(WeightsError):
+        checkpoints.read_checkpoint(tmp_path / "crafted.pkl")
+    assert checkpoints._encode.__defaults__ == before
