@@ -9,6 +9,7 @@ nothing of the parent since no transaction is alive, and opens the file anew whe
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from pathlib import Path
 import lmdb
 
 from .errors import DiskError, StoreDamaged
-from .files import TEMPORARY, disk_errors, sync_directory
+from .files import TEMPORARY, disk_errors, no_room_to_map, sync_directory
 from .probe import probe
 from .states import FAILURE, REPLACED
 
@@ -108,7 +109,7 @@ class Environment:
                 environment = _SHARED[real_path] = cls(path, real_path, inode)
             environment._users += 1
             if writable:
-                environment._map_size = max(environment._map_size, map_size)
+                environment._map_size = max(environment._map_size, min(map_size, sys.maxsize))
                 environment._writable = True
                 environment.reset()
             return environment
@@ -150,6 +151,7 @@ class Environment:
         Raises:
             FileNotFoundError: the shard is open no more.
             StoreDamaged: LMDB cannot read it.
+            DiskError: it cannot be opened, or not be mapped into memory.
         """
         with _LOCK:
             try:
@@ -160,6 +162,8 @@ class Environment:
                     txn.abort()
             except lmdb.Error as error:
                 self.reset()
+                if isinstance(error, lmdb.MemoryError):
+                    raise no_room_to_map(self.path) from error
                 raise StoreDamaged(self.path, f"LMDB cannot read it ({error})") from error
 
     def write(self, fill: Callable[[View], None]) -> None:
@@ -172,8 +176,10 @@ class Environment:
                 while not self._try_write(fill):
                     self._map_size = 2 * self._env.info()["map_size"]
                     self._env.set_mapsize(self._map_size)
-            except BaseException:
+            except BaseException as error:
                 self.reset()
+                if isinstance(error, lmdb.MemoryError):
+                    raise no_room_to_map(self.path) from error
                 raise
 
     def _try_write(self, fill: Callable[[View], None]) -> bool:
@@ -251,6 +257,10 @@ def _open(path: Path, writable: bool, map_size: int, create: bool = False) -> tu
             return lmdb.open(str(path), lock=False, **options), True
     except (lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.CorruptedError) as error:
         raise StoreDamaged(path, f"not an LMDB file any more ({error})") from error
+    except lmdb.MemoryError as error:
+        if map_size > MAP_SLACK:
+            return _open(path, writable, MAP_SLACK, create)  # and `write` lets the map grow
+        raise no_room_to_map(path) from error
     except lmdb.Error as error:
         raise DiskError(
             f"LMDB cannot open {path} ({error}): its file system may lack memory maps or locks; write the store to a "
@@ -263,8 +273,12 @@ def _reserve_lock_file(path: Path) -> None:
     size = (MAX_READERS + 1) * 64
     fd = os.open(f"{path}{LOCK_SUFFIX}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        if os.fstat(fd).st_size < size:
-            os.posix_fallocate(fd, 0, size)
+        there = os.fstat(fd).st_size
+        if there < size:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(fd, 0, size)
+            else:
+                os.pwrite(fd, bytes(size - there), there)
     finally:
         os.close(fd)
 
@@ -278,7 +292,8 @@ def _refuse_cut(path: Path, env: lmdb.Environment) -> None:
 
     LMDB need not write unused pages at the end: a short file is refused only if another process cannot read it.
     """
-    size, expected = os.path.getsize(path), _data_size(env)
+    expected = _data_size(env)  # first: a writer elsewhere may let the file grow meanwhile
+    size = os.path.getsize(path)
     if size < expected and probe(path).problems:
         raise StoreDamaged(path, f"it was cut to {size} bytes, its pages end at {expected}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -74,6 +75,16 @@ def disk_errors(path: Path) -> Iterator[None]:
             f"the disk at {disk} {_DISK[errno.ENOSPC if full else code]} ({free:,} bytes free): cannot write {path} "
             f"({error}); what was committed before is intact, make room and run the same line again"
         ) from error
+
+
+def no_room_to_map(path: Path) -> DiskError:
+    """For a file that does not fit into what address space this process has left."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    said = "has no limit" if limit == resource.RLIM_INFINITY else f"is limited to {limit:,} bytes (RLIMIT_AS)"
+    return DiskError(
+        f"{path} cannot be mapped into memory: the address space of this process {said}; raise the limit with "
+        "`ulimit -v`, or write stores with a smaller --shard-size"
+    )
 
 
 def mount_point(path: Path) -> Path:

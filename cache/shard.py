@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from weakref import WeakValueDictionary
 
@@ -15,7 +17,7 @@ import xxhash
 
 from .environment import Environment, View
 from .errors import StoreDamaged
-from .files import disk_errors, sync_file
+from .files import disk_errors, no_room_to_map, sync_file
 from .index import Entry, Index
 from .manifest import Shard
 from .record import ALIGNMENT
@@ -100,23 +102,35 @@ def file_checksum(path: Path) -> int:
 
 
 class SealedShard:
-    """A sealed shard file, mapped once per process. Views of it keep the mapping alive."""
+    """A sealed shard file, mapped once per process. Views of it keep the mapping alive.
+
+    Attributes:
+        view: of the whole file.
+    """
 
     def __init__(self, path: Path, shard: Shard):
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        weakref.finalize(self, os.close, self._fd)
-        size = os.fstat(self._fd).st_size
-        if size != shard.bytes:
-            raise StoreDamaged(path, f"it has {size} bytes, the manifest says {shard.bytes}")
-        self._map = mmap.mmap(self._fd, 0, access=mmap.ACCESS_READ)
-        self._read_ahead = True
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size != shard.bytes:
+                raise StoreDamaged(path, f"it has {size} bytes, the manifest says {shard.bytes}")
+            try:
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            except OSError as error:
+                if error.errno != errno.ENOMEM:
+                    raise
+                raise no_room_to_map(path) from error
         self.path = path
-        self._view = memoryview(self._map)
+        self.view = memoryview(self._map)
         self._verified = bytearray(size // _BLOCK + 1)
 
     @classmethod
     def shared(cls, path: Path, shard: Shard) -> SealedShard:
-        """The mapping of this process for a shard. Raises: StoreDamaged: missing, or not as long as it should be."""
+        """The mapping of this process for a shard.
+
+        Raises:
+            StoreDamaged: missing, or not as long as it should be.
+            DiskError: it cannot be mapped into memory.
+        """
         try:
             key = (os.path.realpath(path), os.stat(path).st_ino, shard.checksum)
         except FileNotFoundError:
@@ -126,18 +140,32 @@ class SealedShard:
             mapped = _MAPPED[key] = cls(path, shard)
         return mapped
 
+    @cached_property
+    def _fd(self) -> int:
+        """To read with, apart from the mapping: advice on how a file is read is for all that share its opening."""
+        with disk_errors(self.path):
+            try:
+                fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                raise StoreDamaged(self.path, "the shard is missing") from None
+            weakref.finalize(self, os.close, fd)
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+        return fd
+
     def value(self, entry: Entry) -> memoryview:
+        """A view of the mapped file. Raises: StoreDamaged."""
+        self._refuse_outside(entry)
+        return self.view[entry.offset : entry.offset + entry.length]
+
+    def _refuse_outside(self, entry: Entry) -> None:
         end = entry.offset + entry.length
-        if end > len(self._view):
+        if end > len(self.view):
             raise StoreDamaged(self.path, f"its index points to {end}, behind the end of the file")
-        return self._view[entry.offset : end]
 
     def read(self, entry: Entry) -> memoryview:
         """The value in memory of its own, read from the file and nothing around it. Raises: StoreDamaged, DiskError."""
-        self.value(entry)  # lies in the file
-        if self._read_ahead and hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
-            self._read_ahead = False
+        self._refuse_outside(entry)
         memory = np.empty(entry.length + ALIGNMENT, np.uint8)
         start = (entry.offset - memory.ctypes.data) % ALIGNMENT  # aligned as in the file, so that arrays can be views
         memory = memory[start : start + entry.length]
@@ -150,15 +178,23 @@ class SealedShard:
                 done += count
         return memoryview(memory).toreadonly()
 
+    def offset_of(self, array: np.ndarray) -> int | None:
+        """Where in the file an array lies; None if it is not a view of it."""
+        offset = _address(array.data) - _address(self.view) if array.size else 0
+        return offset if 0 <= offset < len(self.view) else None
+
     def is_new(self, entry: Entry) -> bool:
-        """Whether this process has not compared the checksum of the record yet."""
+        """Whether this process has not compared the checksum of the record yet. Raises: StoreDamaged."""
+        self._refuse_outside(entry)
         return not self._verified[entry.offset // _BLOCK]
 
     def mark(self, entry: Entry) -> None:
-        """Note that it has."""
+        """Note that it has. Raises: StoreDamaged."""
+        self._refuse_outside(entry)
         self._verified[entry.offset // _BLOCK] = 1
 
     def prefetch(self, entry: Entry) -> None:
-        """Ask the system to read the value ahead."""
+        """Ask the system to read the value ahead. Raises: StoreDamaged."""
+        self._refuse_outside(entry)
         start = entry.offset - entry.offset % mmap.PAGESIZE
         self._map.madvise(mmap.MADV_WILLNEED, start, entry.offset + entry.length - start)

@@ -75,6 +75,7 @@ class Snapshot:
         self.manifest = manifest if shards is None else manifest.only(shards)
         self.merged = load_merged(self.path, self.manifest, check)
         covered = self.merged.covers if self.merged else {}
+        self._sizes = {shard.number: shard.bytes for shard in self.manifest.sealed}
         self.unmerged = [load_index(self.path, s, check) for s in self.manifest.sealed if s.number not in covered]
         self.open: dict[int, Environment] = {}
         try:
@@ -104,6 +105,10 @@ class Snapshot:
         found: list[State | None] = [None] * len(keys)
         for index in self.indexes:
             for place, entry in index.find(encoded, hashes):
+                if entry.offset + entry.length > self._sizes.get(entry.shard, -1):
+                    raise StoreDamaged(
+                        self.path, f"the index entry of {keys[place]!r} points behind the end of shard {entry.shard}"
+                    )
                 if found[place] is None or overrides(found[place].flags, entry.flags):
                     found[place] = State(entry.flags, entry.shard, entry, None)
         for number in self.open:

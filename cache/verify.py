@@ -111,14 +111,16 @@ def _check_sealed(store: Path, manifest: Manifest, shard: Shard, report: Report)
         report.records += is_record(entry.flags)
         report.failures += not is_record(entry.flags)
         try:
-            _check_value(key, mapped, entry, manifest)
+            _check_value(key, mapped, shard.number, entry, manifest)
         except (CorruptRecord, StoreDamaged) as error:
             yield f"{path}: {error}"
 
 
-def _check_value(key: bytes, shard: SealedShard, entry: Entry, manifest: Manifest) -> None:
+def _check_value(key: bytes, shard: SealedShard, number: int, entry: Entry, manifest: Manifest) -> None:
     name = key.decode(errors="replace")
     value = shard.value(entry)
+    if entry.shard != number:
+        raise CorruptRecord(name, f"its index says that it is in shard {entry.shard}")
     if xxhash.xxh3_64_intdigest(value) != entry.checksum:
         raise CorruptRecord(name, "it is not what the index has the checksum of")
     if not is_record(entry.flags):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import threading
 import time
@@ -294,3 +295,58 @@ def test_a_read_only_directory(path, tmp_path, writer):
 def read_only(path) -> None:
     opened = Environment.acquire(path)
     assert read(opened) == {b"a": (0, b"1")} and opened.lockless
+
+
+def test_a_system_that_cannot_reserve_space_in_a_file(path, monkeypatch):
+    monkeypatch.delattr(os, "posix_fallocate", raising=False)
+    opened = Environment.acquire(path, writable=True)
+    put(opened, {b"a": (0, b"1")})
+    assert read(opened) == {b"a": (0, b"1")}
+    opened.release(writable=True)
+    lock = path.with_name(path.name + LOCK_SUFFIX)
+    assert lock.stat().st_size >= (environment.MAX_READERS + 1) * 64
+
+
+def limited(size: int) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (size, hard))
+
+
+def address_space() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[0]) * resource.getpagesize()
+
+
+@pytest.mark.parametrize("map_size", [10 << 30, 1 << 62, 1 << 70])
+def test_a_map_that_does_not_fit_into_the_address_space_grows_instead(path, map_size, monkeypatch):
+    monkeypatch.setattr(environment, "MAP_SLACK", 1 << 20)
+
+    def check():
+        limited(address_space() + (1 << 30))
+        opened = Environment.acquire(path, writable=True, map_size=map_size)
+        put(opened, {b"%d" % i: (0, bytes(5000)) for i in range(1000)})
+        assert len(read(opened)) == 1000
+
+    run_in_fork(check)
+
+
+def test_the_limit_is_named_when_no_map_fits(path, monkeypatch):
+    monkeypatch.setattr(environment, "MAP_SLACK", 1 << 20)
+
+    def check():
+        opened = Environment.acquire(path, writable=True)
+        put(opened, {b"a": (0, b"1")})
+        value = bytes(50_000)
+        limited(limit := address_space() + (24 << 20))
+        for _ in range(2):
+            with pytest.raises(DiskError, match=f"{path}.*limited to {limit:,} bytes.*--shard-size"):
+                put(opened, dict.fromkeys((b"%d" % i for i in range(1000)), (0, value)))
+            assert read(opened) == {b"a": (0, b"1")}
+        opened.reset()
+        monkeypatch.setattr(environment, "MAP_SLACK", 1 << 40)
+        opened._map_size = 1 << 40
+        for use in (lambda: read(opened), lambda: create(path.with_name("b"))):
+            with pytest.raises(DiskError, match="limited to"):
+                use()
+
+    run_in_fork(check)

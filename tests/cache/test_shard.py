@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 
 import pytest
 
-from cache import StoreDamaged
+from cache import DiskError, StoreDamaged
 from cache import shard as module
 from cache.environment import LOCK_SUFFIX, Environment, create
 from cache.index import Entry
@@ -138,3 +139,39 @@ def test_damage_is_seen_before_mapping(fill, states, tmp_path):
     path.unlink()
     with pytest.raises(StoreDamaged, match=f"{path}.*missing"):
         SealedShard.shared(path, shard)
+
+
+def test_nothing_behind_the_end_is_touched(fill, states, tmp_path):
+    shard = fill(states)
+    mapped = SealedShard.shared(tmp_path / shard.file, shard)
+    for offset in (shard.bytes - 10, shard.bytes, shard.bytes + 5000, 1 << 63):
+        entry = Entry(0, offset, 11, 0, 0)
+        for use in (mapped.value, mapped.read, mapped.is_new, mapped.mark, mapped.prefetch):
+            with pytest.raises(StoreDamaged, match=f"{shard.file}.*behind the end"):
+                use(entry)
+
+
+def test_the_descriptor_to_read_with_is_opened_when_it_is_needed(fill, states, tmp_path, monkeypatch):
+    shard = fill(states)
+    path = tmp_path / shard.file
+    mapped, before = SealedShard.shared(path, shard), len(os.listdir("/dev/fd"))
+    entry = next(entry for _, entry in load_index(tmp_path, shard).states())
+    assert mapped.read(entry) == mapped.read(entry) == mapped.value(entry)
+    assert len(os.listdir("/dev/fd")) == before + 1
+    del mapped
+    assert len(os.listdir("/dev/fd")) <= before
+    mapped = SealedShard.shared(path, shard)
+    path.unlink()
+    with pytest.raises(StoreDamaged, match="missing"):
+        mapped.read(entry)
+
+
+def test_a_shard_that_the_address_space_has_no_room_for(fill, states, tmp_path, monkeypatch):
+    shard = fill(states)
+
+    def refuse(*args, **kwargs):
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(module.mmap, "mmap", refuse)
+    with pytest.raises(DiskError, match=f"{shard.file} cannot be mapped.*RLIMIT_AS|no limit"):
+        SealedShard(tmp_path / shard.file, shard)

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -27,7 +28,9 @@ from cache import (
 )
 from cache import store as module
 from cache.environment import Environment
+from cache.manifest import Manifest
 from cache.record import encode
+from cache.snapshot import load_index
 from cache.verify import digest, verify
 
 
@@ -442,6 +445,34 @@ def test_files_that_are_cut_or_gone(build, name, how):
         return
     with pytest.raises(StoreDamaged, match=f"{file}.*roivault verify"):
         open_store(path)["a"]
+
+
+@pytest.mark.parametrize("column, value", [
+    ("offset", 1 << 40), ("offset", (1 << 64) - 1), ("length", 1 << 31), ("shard", 7),
+])  # fmt: skip
+@pytest.mark.parametrize("merged", [True, False])
+def test_an_index_that_points_behind_the_end(build, column, value, merged):
+    """Its checksum, and that in the manifest, are right: somebody has made it."""
+    path = build("s.roi", ["a", "b"], failures=[Failure("f", "empty", "m")])
+    manifest = Manifest.load(path)
+    index = load_index(path, manifest.shards[0])
+    index.columns[column] = np.full_like(index.columns[column], value)
+    index.covers = {}
+    checksum = index.save(path / manifest.shards[0].index_file)
+    manifest.with_shard(replace(manifest.shards[0], index_checksum=f"{checksum:016x}")).save(path)
+    (path / "index.idx").unlink()
+    if merged:
+        index.covers = {0: checksum}
+        index.save(path / "index.idx")
+    store = open_store(path)
+    for use in (
+        lambda: store["a"], lambda: store.get("a"), lambda: store.get_many(["a", "b"], read="pread"),
+        lambda: store.record("b"), lambda: store.prefetch(["a"]), lambda: store.places(["a"]), lambda: "a" in store,
+        lambda: store.location("a"), lambda: list(store.failures()), lambda: store["f"],
+    ):  # fmt: skip
+        with pytest.raises(StoreDamaged, match="s.roi.*behind the end"):
+            use()
+    assert not verify(path).ok
 
 
 def test_an_open_shard_that_was_cut(build):
