@@ -83,7 +83,7 @@ def roivault(path: Path, keys: Sequence[str]) -> Reader:
 
     def read(keys: Sequence[str], features: torch.Tensor, boxes: torch.Tensor) -> None:
         out = RegionBatch(features, other.mask, boxes, other.locations, other.num_regions, [])
-        collate_regions(dataset.__getitems__([places[key] for key in keys]), out=out)
+        collate_regions(dataset.boxes_and_features([places[key] for key in keys]), out=out)
 
     return read
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from .batch import RegionBatch, empty_batch
 from .errors import DataError, UsageError
+from .mapped import BoxesAndFeatures
 from .regions import BFLOAT16, Regions
 
 LOCATIONS = (4, 5, 7)
@@ -24,6 +25,7 @@ GLOBAL_REGIONS = ("none", "first", "last")
 DTYPES = {
     torch.float32: np.dtype(np.float32), torch.float16: np.dtype(np.float16), torch.bfloat16: BFLOAT16,
 }  # fmt: skip
+Item = Regions | BoxesAndFeatures
 _SMALLEST_NORM = 1e-12
 
 with warnings.catch_warnings():  # torch warns once a process about read-only arrays; here they are only copied from
@@ -54,7 +56,7 @@ class Collation:
         if self.dtype not in DTYPES:
             raise UsageError(f"dtype={self.dtype} is not torch.float32, torch.float16 or torch.bfloat16")
 
-    def __call__(self, regions: Sequence[Regions], out: RegionBatch | None = None, pinned: bool = False) -> RegionBatch:
+    def __call__(self, regions: Sequence[Item], out: RegionBatch | None = None, pinned: bool = False) -> RegionBatch:
         """Raises: DataError."""
         if not regions:
             raise DataError("a batch needs the regions of at least one image")
@@ -80,12 +82,12 @@ class Collation:
         own = batch.features[:, first : rows - extra + first]
         if self.normalize:
             _normalize(own)
-        sizes = np.array([(item.width, item.height) for item in regions], np.float32)
+        sizes = np.array([(item.width, item.height) * 2 for item in regions], np.float32)
         if extra:
             images, places = np.arange(len(regions)), np.zeros_like(kept) if first else kept
             batch.features[images, places] = self._means(own, regions, counts, kept)
-            boxes[images, places] = np.pad(sizes, ((0, 0), (2, 0)))
-        _locate(locations, boxes, np.tile(sizes, 2)[:, None])
+            boxes[images, places] = sizes * (0, 0, 1, 1)
+        _locate(locations, boxes, sizes[:, None])
         if self.normalize:
             _normalize(batch.locations)
             if extra:
@@ -93,7 +95,7 @@ class Collation:
                 locations[images, places, :2] = 0
         return batch
 
-    def _means(self, rows: Tensor, regions: Sequence[Regions], counts: np.ndarray, kept: np.ndarray) -> Tensor:
+    def _means(self, rows: Tensor, regions: Sequence[Item], counts: np.ndarray, kept: np.ndarray) -> Tensor:
         """The mean over all regions of each image [B, d]: over the kept ones in `rows`, and those left out."""
         sums = rows.sum(1, dtype=torch.float32)
         for i in np.flatnonzero(counts > kept):
@@ -103,7 +105,7 @@ class Collation:
 
 
 def collate_regions(
-    regions: Sequence[Regions],
+    regions: Sequence[Item],
     *,
     max_regions: int | None = None,
     pad_to_max: bool = False,
@@ -138,10 +140,14 @@ def collate_regions(
     return collation(regions, out, pinned)
 
 
-def _fill(features: Tensor, boxes: np.ndarray, regions: Sequence[Regions], kept: list[int], first: int) -> None:
+def _fill(features: Tensor, boxes: np.ndarray, regions: Sequence[Item], kept: list[int], first: int) -> None:
     """Copy the kept rows and zero the padding; torch casts, numpy takes ten times as long for it."""
     rows, stored = features.shape[1], DTYPES[features.dtype]
     values = features.view(torch.int16).numpy().view(BFLOAT16) if stored == BFLOAT16 else features.numpy()
+    if min(kept) == rows and {item.features.dtype for item in regions} == {stored}:  # nothing to pad or to cast
+        np.concatenate([item.features[:rows] for item in regions], out=values.reshape(-1, values.shape[2]))
+        np.concatenate([item.boxes[:rows] for item in regions], out=boxes.reshape(-1, 4))
+        return
     for i, (item, count) in enumerate(zip(regions, kept, strict=True)):
         end = first + count
         boxes[i, first:end] = item.boxes[:count]
@@ -155,12 +161,12 @@ def _fill(features: Tensor, boxes: np.ndarray, regions: Sequence[Regions], kept:
 
 def _locate(locations: np.ndarray, boxes: np.ndarray, sizes: np.ndarray) -> None:
     """Write the location vectors [B, R, 4|5|7] of boxes [B, R, 4] in images of sizes (w, h, w, h) [B, 1, 4]."""
-    corners, rest = locations[..., :4], locations[..., 4:]
-    np.divide(boxes, sizes, out=corners)
-    if rest.shape[2]:
+    corners = np.divide(boxes, sizes, out=locations[..., :4])
+    if locations.shape[2] > 4:
         extent = corners[..., 2:] - corners[..., :2]
-        rest[..., :-1] = extent[..., : rest.shape[2] - 1]
-        np.multiply(extent[..., 0], extent[..., 1], out=rest[..., -1])
+        if locations.shape[2] == 7:
+            locations[..., 4:6] = extent
+        np.multiply(extent[..., 0], extent[..., 1], out=locations[..., -1])
 
 
 def _tensor(array: np.ndarray) -> Tensor:

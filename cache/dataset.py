@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 from .batch import RegionBatch
 from .collate import Collation, collate_regions
 from .errors import DataError, RoivaultError, UsageError
+from .mapped import BoxesAndFeatures, MappedRecords
 from .regions import Regions
 from .sampling import RegionSampler
 from .store import READ, RegionStore, Target, open_store
@@ -67,6 +68,7 @@ class RegionDataset(Dataset[Regions]):
                 if missing == "raise":
                     self.store.get_many([self.keys[i] for i in np.flatnonzero(lost)])  # raises, naming them
                 self.keys = [self.keys[i] for i in np.flatnonzero(~lost)]
+        self._mapped = MappedRecords(self.store, self.keys)
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -78,6 +80,12 @@ class RegionDataset(Dataset[Regions]):
     def __getitems__(self, indices: Sequence[int]) -> list[Regions]:
         """Several at once: one lookup, and parallel reads. torch's own loaders call this."""
         return self.store.get_many([self.keys[i] for i in indices], read=self.read)
+
+    def boxes_and_features(self, indices: Sequence[int]) -> list[Regions] | list[BoxesAndFeatures]:
+        """What batches are made of, for `collate_regions`: faster than all fields."""
+        if self.store.verify == "always" or not self.store.reads_mapped(self.read):
+            return self.__getitems__(indices)
+        return self._mapped.get_many(indices)
 
     def prefetch(self, indices: Sequence[int]) -> None:
         """Ask the system to read images ahead."""
@@ -200,7 +208,7 @@ class _Batches(Dataset[RegionBatch]):
     def __getitems__(self, indices: Sequence[int]) -> RegionBatch | RoivaultError:
         try:
             out = self._earlier.popleft() if self.buffers and len(self._earlier) == self.buffers else None
-            batch = self.collation(self.regions.__getitems__(indices), out, self.pinned)
+            batch = self.collation(self.regions.boxes_and_features(indices), out, self.pinned)
         except RoivaultError as error:
             if get_worker_info() is None:
                 raise

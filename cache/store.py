@@ -13,7 +13,7 @@ import numpy as np
 
 from .cold import available_memory, read_values
 from .errors import MissingKeys, RoivaultError, StoreMismatch, UsageError
-from .index import Entry, Index
+from .index import Index
 from .manifest import Manifest, signature
 from .record import decode
 from .regions import Failure, Regions
