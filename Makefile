@@ -41,5 +41,6 @@ $(ENV)/.installed: setup.py pyproject.toml constraints.txt
 	  { echo "$(PYTHON) has no venv module. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 	@echo "Installing into $(ENV) (a few minutes, once) ..."
 	@$(PYTHON) -m venv "$(ENV)"
-	@$(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[extract,consumers,dev]'
+	@pins=$$($(RUN) -c 'import sys; print("--constraint constraints.txt" * (sys.version_info >= (3, 11)))'); \
+	  $(RUN) -m pip install --quiet --disable-pip-version-check $$pins --editable '.[extract,consumers,dev]'
 	@touch "$@"
