@@ -1,4 +1,4 @@
-"""Read an open shard in a process of its own, which a damaged file may kill: `python -m cache.probe FILE`."""
+"""Read an open shard in a process of its own, which a damaged file may kill."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import lmdb
 
 from .errors import CorruptRecord
-from .record import decode
+from .record import check_features, decode
 
 
 @dataclass
@@ -24,34 +24,42 @@ class Findings:
     problems: list[str] = field(default_factory=list)
 
 
-def probe(path: Path) -> Findings:
-    """Read all of an open shard in a child process."""
+def probe(path: Path, feature_dtype: str | None = None, dim: int | None = None) -> Findings:
+    """Read all of an open shard in a child process.
+
+    Args:
+        feature_dtype, dim: what the features of the records must be; None: anything.
+    """
     root = str(Path(__file__).resolve().parent.parent)
-    search = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    others = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     child = subprocess.run(
-        [sys.executable, "-m", f"{__package__}.probe", os.path.abspath(path)],
-        env={**os.environ, "PYTHONPATH": search},
+        [sys.executable, "-m", f"{__package__}.probe", os.path.abspath(path), json.dumps([feature_dtype, dim])],
+        cwd=root,  # python looks for modules there first: whatever lies in the user's directory is not to be run
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([root, *map(os.path.abspath, others)])},
         capture_output=True,
         text=True,
     )
     if child.returncode < 0:
         return Findings(problems=[f"reading it kills the process (signal {-child.returncode}): cut short or altered"])
     if child.returncode:
-        return Findings(problems=[f"it cannot be read: {child.stderr.strip().splitlines()[-1:]}"])
+        last = child.stderr.strip().rpartition("\n")[2]
+        return Findings(problems=[f"it cannot be read: {last or f'exit code {child.returncode}'}"])
     return Findings(**json.loads(child.stdout))
 
 
-def _read_all(path: str) -> Findings:
+def _read_all(path: str, feature_dtype: str | None, dim: int | None) -> Findings:
     found = Findings()
     lock = os.access(f"{path}-lock", os.W_OK)
     try:
         with lmdb.open(path, subdir=False, readonly=True, create=False, lock=lock, max_dbs=3) as env:
-            records, failures = (env.open_db(name, create=False) for name in (b"records", b"failures"))
+            records, failures, replaced = (
+                env.open_db(name, create=False) for name in (b"records", b"failures", b"replaced")
+            )
             with env.begin(buffers=True) as txn:
                 for key, value in txn.cursor(records):
                     found.records += 1
                     try:
-                        decode(bytes(key).decode(), value)
+                        check_features(decode(bytes(key).decode(), value), feature_dtype, dim)
                     except (CorruptRecord, UnicodeDecodeError) as error:
                         found.problems.append(str(error))
                 for key, value in txn.cursor(failures):
@@ -60,6 +68,9 @@ def _read_all(path: str) -> Findings:
                         json.loads(bytes(value))
                     except ValueError as error:
                         found.problems.append(f"failure {bytes(key)!r} is corrupt: {error}")
+                for key, _ in txn.cursor(replaced):
+                    if txn.get(key, db=records) is None and txn.get(key, db=failures) is None:
+                        found.problems.append(f"{bytes(key)!r} is marked as replaced, and has no state")
                 for name, db in (("records", records), ("failures", failures)):
                     expected, count = txn.stat(db)["entries"], getattr(found, name)
                     if expected != count:
@@ -70,4 +81,4 @@ def _read_all(path: str) -> Findings:
 
 
 if __name__ == "__main__":
-    print(json.dumps(asdict(_read_all(sys.argv[1]))))
+    print(json.dumps(asdict(_read_all(sys.argv[1], *json.loads(sys.argv[2])))))

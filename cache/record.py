@@ -173,6 +173,15 @@ def _layout(n: int, d: int, size: int, table: bytes) -> tuple[tuple[str, tuple[i
     return tuple(layout.values())
 
 
+def check_features(regions: Regions, feature_dtype: str | None, dim: int | None) -> None:
+    """Whether the features are what a store has; None: anything. Raises: CorruptRecord."""
+    found = str(regions.features.dtype), regions.features.shape[1]
+    if found != (feature_dtype or found[0], found[1] if dim is None else dim):
+        raise CorruptRecord(
+            regions.key, f"its features are {found[0]}[{found[1]}], the store's {feature_dtype}[{dim}]"
+        )
+
+
 def _cast(key: str, name: str, array: np.ndarray, feature_dtype: str) -> np.ndarray:
     dtype = FEATURE_DTYPES[feature_dtype]
     if array.dtype == dtype:

@@ -14,7 +14,7 @@ from .index import FILE as MERGED_INDEX
 from .index import Entry, Index
 from .manifest import Manifest, Shard
 from .probe import probe
-from .record import decode
+from .record import check_features, decode
 from .shard import SealedShard, file_checksum
 from .snapshot import load_index, load_merged
 from .states import decode_failure, is_record
@@ -126,12 +126,7 @@ def _check_value(key: bytes, shard: SealedShard, number: int, entry: Entry, mani
     if not is_record(entry.flags):
         decode_failure(name, value)
         return
-    features = decode(name, value).features
-    if features.shape[1] != manifest.dim or features.dtype != manifest.feature_dtype:
-        raise CorruptRecord(
-            name, f"its features are {features.dtype}[{features.shape[1]}], the store's {manifest.feature_dtype}"
-            f"[{manifest.dim}]"
-        )  # fmt: skip
+    check_features(decode(name, value), manifest.feature_dtype, manifest.dim)
 
 
 def _check_open(store: Path, manifest: Manifest, shard: Shard, report: Report) -> Iterator[str]:
@@ -139,7 +134,7 @@ def _check_open(store: Path, manifest: Manifest, shard: Shard, report: Report) -
     if not path.exists():
         yield f"{path}: the open shard is missing"
         return
-    found = probe(path)
+    found = probe(path, manifest.feature_dtype, manifest.dim)
     report.records += found.records
     report.failures += found.failures
     yield from (f"{path}: {problem}" for problem in found.problems)

@@ -156,6 +156,16 @@ def test_features_that_do_not_fit_the_manifest_are_found(store):
     assert [p for p in verify(store).problems if "float32[8]" in p and "float32[9]" in p]
 
 
+def test_features_of_an_open_shard_that_do_not_fit_the_manifest_are_found(tmp_path, make):
+    path = tmp_path / "s.roi"
+    writer = StoreWriter(path, "float32")
+    writer.write([make("a")])
+    assert verify(path).ok
+    replace(Manifest.load(path), dim=9).save(path)
+    assert [p for p in verify(path).problems if "shard-00000.lmdb" in p and "float32[8]" in p and "float32[9]" in p]
+    writer.__exit__(RuntimeError)
+
+
 def leave_open(path, make):
     with pytest.raises(RuntimeError), StoreWriter(path, "float32") as writer:
         writer.write([make(f"k{i}", d=300) for i in range(10)], [Failure("f", "empty", "nothing")])
