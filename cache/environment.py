@@ -124,6 +124,12 @@ class Environment:
             if not self._users:
                 self.retire()
 
+    def abandon(self) -> None:
+        """`release` for a writer that was lost: whoever reads may be in the middle of a transaction of this thread."""
+        with _LOCK:
+            self._writable = False
+            self.release()
+
     def retire(self) -> None:
         """Close it for every user; to use it after that raises FileNotFoundError."""
         with _LOCK:

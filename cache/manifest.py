@@ -11,7 +11,7 @@ from typing import Any
 
 import xxhash
 
-from .errors import StoreDamaged, StoreNotFound
+from .errors import StoreDamaged, StoreNotFound, UsageError
 from .files import replace_file
 
 FILE = "manifest.json"
@@ -25,7 +25,7 @@ class Shard:
     """One shard of a store. Counts, sizes and checksums are those of the sealed files, None while it is open.
 
     Attributes:
-        number: its place in the order of shards; never used twice.
+        number: its place in the order of shards. That of the last one is used again if it was removed empty.
         state: "open" (being written) or "sealed" (immutable).
         provenance: where its records were made: one dict for each different set-up that wrote to it.
         records, failures: states the shard holds, those that other shards override included.
@@ -135,6 +135,14 @@ class Manifest:
         shards = (_known(Shard, shard) for shard in values.pop("shards"))
         shards = tuple(Shard(**{**shard, "provenance": tuple(shard["provenance"])}) for shard in shards)
         return cls(shards=shards, **_known(cls, values))
+
+
+def as_json(name: str, value: Any) -> Any:
+    """A value as it is read back from a manifest: tuples are lists there. Raises: UsageError: it cannot be stored."""
+    try:
+        return json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"the {name} cannot be stored as JSON: {error}") from None
 
 
 def signature(store: Path) -> tuple[int, int, int] | None:

@@ -39,8 +39,14 @@ def open_manifest(path: Path, wanted: Manifest) -> Manifest:
         existing = Manifest.load(path)
     except StoreNotFound:
         existing = None
-    if existing is None or not existing.shards:  # a store that holds nothing fits every job
+    if existing is None:
         result = wanted
+    elif not existing.shards:  # a store that holds nothing fits every job
+        result = replace(
+            wanted,
+            fingerprint=existing.fingerprint if wanted.fingerprint is None else wanted.fingerprint,
+            vocabularies=wanted.vocabularies or existing.vocabularies,
+        )
     else:
         differences = _differences(existing, wanted)
         if differences:

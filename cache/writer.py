@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from .index import FILE as MERGED_INDEX
 from .index import Index
 from .keys import MAX_KEY_BYTES
 from .lock import WriterLock
-from .manifest import Manifest, Shard
+from .manifest import Manifest, Shard, as_json
 from .opening import open_manifest, prepare_directory, sweep
 from .record import decode, encode
 from .regions import FEATURE_DTYPES, Failure, Regions
@@ -59,11 +60,12 @@ class StoreWriter:
             raise UsageError(f"the shard size must be positive, not {shard_size}")
         self.path = Path(os.path.abspath(path))
         self.provenance, self._shard_size = provenance, shard_size
+        fingerprint = as_json("fingerprint", fingerprint)
+        words = as_json("vocabularies", {name: list(words) for name, words in (vocabularies or {}).items()})
         self._pid = os.getpid()
         self._closed = False
         self._environment: Environment | None = None  # of the open shard, once there is one
         self._snapshot: Snapshot | None = None
-        words = {name: list(words) for name, words in (vocabularies or {}).items()}
         prepare_directory(self.path)
         self._lock = WriterLock(self.path)
         try:
@@ -77,6 +79,15 @@ class StoreWriter:
     @property
     def manifest(self) -> Manifest:
         return self._manifest
+
+    @property
+    def provenance(self) -> dict[str, Any] | None:
+        return self._provenance
+
+    @provenance.setter
+    def provenance(self, value: dict[str, Any] | None) -> None:
+        """Raises: UsageError."""
+        self._provenance = as_json("provenance", value)
 
     def write(
         self, regions: Sequence[Regions], failures: Sequence[Failure] = (), on_duplicate: str = "error"
@@ -236,6 +247,7 @@ class StoreWriter:
                 self._environment = Environment.acquire(self.path / shard.file, writable=True, map_size=map_size)
             except FileNotFoundError:
                 raise StoreDamaged(self.path / shard.file, "the open shard is missing") from None
+            self._lost = weakref.finalize(self, self._environment.abandon)
         return self._environment
 
     def _discard(self, shard: Shard, environment: Environment) -> None:
@@ -275,6 +287,7 @@ class StoreWriter:
 
     def _forget_environment(self) -> None:
         if self._environment is not None:
+            self._lost.detach()
             self._environment.release(writable=True)
             self._environment = None
         self._forget_snapshot()

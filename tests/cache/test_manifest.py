@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from cache import StoreDamaged, StoreNotFound
-from cache.manifest import FILE, Manifest, Shard, signature
+from cache import StoreDamaged, StoreNotFound, UsageError
+from cache.manifest import FILE, Manifest, Shard, as_json, signature
 
 MANIFEST = Manifest(
     feature_dtype="float16",
@@ -77,3 +77,10 @@ def test_the_signature_changes_with_every_save(tmp_path):
         MANIFEST.save(tmp_path)
         seen.add(signature(tmp_path))
     assert len(seen) == 5
+
+
+def test_what_cannot_be_stored_is_refused():
+    assert as_json("x", {"a": (1, (2,)), 3: None}) == {"a": [1, [2]], "3": None}
+    for wrong in ({"a": {1}}, float("nan"), {"a": [float("inf")]}, {(1, 2): 3}):
+        with pytest.raises(UsageError, match="the x cannot be stored as JSON"):
+            as_json("x", wrong)

@@ -120,3 +120,13 @@ def test_an_open_shard_beyond_the_size_is_sealed_at_once(tmp_path, make):
         raise RuntimeError
     with StoreWriter(path, shard_size=1) as writer:
         assert writer.manifest.sealed and not writer.manifest.open
+
+
+def test_an_empty_store_keeps_what_a_writer_does_not_name(tmp_path):
+    path = tmp_path / "a.roi"
+    StoreWriter(path, fingerprint={"model": "m"}, vocabularies={"classes": ["c"]}).close()
+    for again in ({}, {"fingerprint": {"model": "n"}}, {"vocabularies": {"classes": ["d"]}}):
+        StoreWriter(path, **again).close()
+        manifest = Manifest.load(path)
+        assert manifest.fingerprint == {"model": "n" if again else "m"}
+        assert manifest.vocabularies == {"classes": ["d" if "vocabularies" in again else "c"]}

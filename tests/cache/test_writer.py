@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -537,3 +538,40 @@ def stop_at(patch, step: int, run) -> bool:
         return True
     except Killed:
         return False
+
+
+def test_what_is_no_json_of_its_own_does_not_lock_anybody_out(tmp_path, make):
+    path, choices = tmp_path / "a.roi", {"sizes": (600, 1000), "deep": {"a": ((1,),)}}
+    for key in "ab":
+        words = {"classes": ("c", "d")}
+        with StoreWriter(path, fingerprint=choices, vocabularies=words, provenance={"devices": ("cpu",)}) as writer:
+            writer.write([make(key)])
+            assert writer.manifest == Manifest.load(path)
+    writer = StoreWriter(path, fingerprint=choices)
+    writer.provenance = {"devices": ("cpu", "cuda")}
+    assert writer.provenance == {"devices": ["cpu", "cuda"]}
+    with pytest.raises(UsageError, match="provenance cannot be stored"):
+        writer.provenance = {"devices": {"cpu"}}
+    writer.close()
+    for wrong in ("fingerprint", "provenance"):
+        with pytest.raises(UsageError, match=f"{wrong} cannot be stored"):
+            StoreWriter(tmp_path / "b.roi", **{wrong: {"x": float("nan")}})
+    assert not (tmp_path / "b.roi").exists()
+
+
+def test_a_writer_that_is_lost_leaves_nothing_writable(tmp_path, make):
+    path = tmp_path / "a.roi"
+    writer = StoreWriter(path)
+    writer.write([make("a")])
+    reader = open_store(path)
+    assert "a" in reader
+    (shared,) = environment._SHARED.values()
+    del writer
+    gc.collect()
+    assert not shared._writable and "a" in reader
+    del reader
+    gc.collect()
+    assert not environment._SHARED
+    with StoreWriter(path) as writer:
+        writer.write([make("b")])
+    assert len(open_store(path)) == 2
