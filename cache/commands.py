@@ -38,7 +38,7 @@ def info(stores: list[str] = _STORES, as_json: bool = _JSON) -> None:
     from .store import open_store
 
     opened = open_store(stores)
-    described = [_describe(open_store(str(path))) for path in opened.paths]
+    described = [_describe(store) for store in opened.apart()]
     if as_json:
         print(json.dumps({"records": len(opened), "stores": described}, indent=2))
         return

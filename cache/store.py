@@ -89,6 +89,14 @@ class RegionStore:
         """Of every store, in the order of `paths`."""
         return [snapshot.manifest for snapshot in self._snapshots]
 
+    def apart(self) -> list[RegionStore]:
+        """Each of the stores on its own, with the same shards. Raises: StoreNotFound, StoreDamaged."""
+        parts = zip(self._parts, self.manifests, strict=True)
+        return [
+            RegionStore(path if chosen is None else [path / shard.file for shard in manifest.shards], self.verify)
+            for (path, chosen), manifest in parts
+        ]
+
     # -- records
 
     def __getitem__(self, key: str) -> Regions:

@@ -53,6 +53,13 @@ def test_info(run, store):
     assert described["bytes"] == sum(p.stat().st_size for p in store.glob("*.lmdb"))
 
 
+def test_info_of_a_shard(run, store):
+    (described,) = json.loads(run("info", store / "shard-00001.lmdb", "--json"))["stores"]
+    assert described["records"] == 0 and described["failures"] == {"empty": 1, "timeout": 1}
+    assert [s["name"] for s in described["shards"]] == ["shard-00001"]
+    assert described["bytes"] == (store / "shard-00001.lmdb").stat().st_size
+
+
 def test_info_of_several_stores(run, store, tmp_path):
     StoreWriter(tmp_path / "empty.roi").close()
     result = json.loads(run("info", store, tmp_path / "empty.roi", "--json"))

@@ -371,6 +371,9 @@ def test_some_shards_of_a_store(build):
     assert sorted(store.keys()) == ["a", "c"] and "b" not in store and store.paths == [path]
     assert sorted(open_store(str(path / "shard-0000[12].lmdb")).keys()) == ["b", "c"]
     assert len(open_store([path / "shard-00000.lmdb", path])) == 3
+    other = build("t.roi", ["d"])
+    parts = open_store([path / "shard-00002.lmdb", path / "shard-00000.lmdb", other], verify="always").apart()
+    assert [sorted(part.keys()) for part in parts] == [["a", "c"], ["d"]] and parts[0].verify == "always"
 
 
 @pytest.mark.parametrize("target, error", [
