@@ -206,4 +206,3 @@ def save_encoder(encoder: Encoder, path: str | Path) -> None:
     partial = f"{path}.partial"
     save_file(tensors, partial, metadata={"encoder": encoder.config.name, "names": "volta"})
     os.replace(partial, path)
-

@@ -170,7 +170,7 @@ class Encoder(nn.Module):
         first: int = 0,
         last: int | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Both streams through the sublayers first to last - 1."""
+        """Both embedded streams, text first, through the sublayers first to last - 1."""
         blocks = self.blocks[first:last]
         if self.config.joint:
             joint = self.run_joint(torch.cat((words, visual), 1), torch.cat((text_mask, region_mask), 1), blocks)

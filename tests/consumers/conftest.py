@@ -13,11 +13,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from consumers.encoders import encoder_config, load_encoder  # noqa: E402
-from consumers.encoders.config import StreamConfig  # noqa: E402
+from consumers.encoders import encoder_config, load_encoder
+from consumers.encoders.config import StreamConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = Path(os.environ.get("ROIVAULT_SHARED", ROOT.parent / "shared"))

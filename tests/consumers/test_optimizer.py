@@ -4,10 +4,9 @@ import zlib
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from consumers.optimizer import AdamW, parameter_groups, warmup_linear  # noqa: E402
+from consumers.optimizer import AdamW, parameter_groups, warmup_linear
 
 
 def published_step(p, grad, state, lr, decay, eps=1e-6, b1=0.9, b2=0.999):

@@ -3,12 +3,11 @@
 import pickle
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
-torch = pytest.importorskip("torch")
-save_file = pytest.importorskip("safetensors.torch").save_file
-
-from cache import InputNotFound, WeightsError  # noqa: E402
-from consumers.encoders import list_encoders, load_encoder, read_checkpoint, save_encoder  # noqa: E402
+from cache import InputNotFound, WeightsError
+from consumers.encoders import list_encoders, load_encoder, read_checkpoint, save_encoder
 
 
 @pytest.fixture(scope="module")

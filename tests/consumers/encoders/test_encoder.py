@@ -4,14 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from cache import Regions, UsageError  # noqa: E402
-from cache.dataset import collate_regions  # noqa: E402
-from consumers.encoders import Embedded, encoder_config, from_volta, list_encoders, load_encoder  # noqa: E402
-from consumers.encoders.heads import HEADS  # noqa: E402
-from consumers.encoders.inputs import InputError  # noqa: E402
+from cache import Regions, UsageError
+from cache.dataset import collate_regions
+from consumers.encoders import Embedded, encoder_config, from_volta, list_encoders, load_encoder
+from consumers.encoders.heads import HEADS
+from consumers.encoders.inputs import InputError
 
 ENCODERS = list_encoders()
 

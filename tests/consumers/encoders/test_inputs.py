@@ -1,11 +1,10 @@
 """Wrong inputs: the error names the tensor, its shape and the shape wanted."""
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from cache import DataError  # noqa: E402
-from consumers.encoders import InputError  # noqa: E402
+from cache import DataError
+from consumers.encoders import InputError
 
 NAMES = ("input_ids", "input_mask", "features", "locations", "region_mask")
 

@@ -3,10 +3,9 @@
 import math
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from consumers.encoders import losses  # noqa: E402
+from consumers.encoders import losses
 
 
 def softplus(x):

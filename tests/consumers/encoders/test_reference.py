@@ -4,11 +4,10 @@ import json
 
 import numpy as np
 import pytest
+import torch
+from torch.nn import functional as F
 
-torch = pytest.importorskip("torch")
-from torch.nn import functional as F  # noqa: E402
-
-from consumers.encoders import from_volta, losses  # noqa: E402
+from consumers.encoders import from_volta, losses
 
 MODELS = (
     "muniter xuniter uc2 m3p lxmert uniter vilbert visualbert vl-bert extra_vilbert_orig extra_lxmert_orig"

@@ -1,10 +1,9 @@
 """Scores of all pairs equal the scores of each pair alone."""
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from consumers.encoders import Embedded, list_encoders, score_pairs  # noqa: E402
+from consumers.encoders import Embedded, list_encoders, score_pairs
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,11 @@
 """Starting from BERT or XLM-R: where each layer goes."""
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from cache import WeightsError  # noqa: E402
-from consumers.encoders import encoder_config, list_encoders, load_encoder  # noqa: E402
-from consumers.encoders.text_models import text_layers  # noqa: E402
+from cache import WeightsError
+from consumers.encoders import encoder_config, list_encoders, load_encoder
+from consumers.encoders.text_models import text_layers
 
 # BERT layer -> (attention, feed-forward) sublayer, as published
 PUBLISHED = {

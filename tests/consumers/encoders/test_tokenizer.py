@@ -1,8 +1,8 @@
 """Tokenizers of both kinds, built on the fly and loaded the way a published one is."""
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
 

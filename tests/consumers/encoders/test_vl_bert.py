@@ -3,10 +3,9 @@
 import math
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from consumers.encoders.vl_bert import coordinate_sines  # noqa: E402
+from consumers.encoders.vl_bert import coordinate_sines
 
 
 def test_coordinate_sines_by_hand():

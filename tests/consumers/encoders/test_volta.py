@@ -3,11 +3,10 @@
 import json
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from cache import UsageError, WeightsError  # noqa: E402
-from consumers.encoders import encoder_config, from_volta, list_encoders, load_encoder  # noqa: E402
+from cache import UsageError, WeightsError
+from consumers.encoders import encoder_config, from_volta, list_encoders, load_encoder
 
 HEADS = ("xvnli", "gqa", "nlvr2", "retrieval")
 TOTALS = {  # parameters with the four heads, and with that of XVNLI alone
