@@ -139,6 +139,8 @@ def _whole(field: str, value: Any) -> int:
         raise BadRow(f"{field} is not a number") from None
     if whole != number and not isinstance(number, str):
         raise BadRow(f"{field} is {number}, not a whole number")
+    if abs(whole) >= 1 << 31:
+        raise BadRow(f"{field} is {whole}, which cannot be", "value_range")
     return whole
 
 

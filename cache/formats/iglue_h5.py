@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import h5py
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_TROUBLE = (OSError, KeyError, TypeError, ValueError, RuntimeError, AttributeError, MemoryError)  # of damaged files
 _NAMES = {
     "width": "img_w",
     "height": "img_h",
@@ -53,13 +54,19 @@ def _groups(parent: h5py.Group, prefix: str, notes: Notes) -> Iterator[Regions |
     """Every group with arrays in it is a record; keys with a slash are groups in groups."""
     import h5py
 
-    for name in parent:
+    for name in _names(parent):
+        if isinstance(name, Problem):
+            yield name
+            continue
         key = prefix + name
         try:
             member = parent[name]
-            datasets = {n: member[n] for n in member if isinstance(member.get(n), h5py.Dataset)}
-            fields = {n: dataset[()] for n, dataset in datasets.items()}
-        except (OSError, KeyError, TypeError, RuntimeError) as error:
+            if not isinstance(member, h5py.Group):
+                notes.drop(f"{name!r} (an array that belongs to no image)")
+                continue
+            members = {n: member[n] for n in _names(member) if not isinstance(n, Problem)}
+            fields = {n: value[()] for n, value in members.items() if isinstance(value, h5py.Dataset)}
+        except _TROUBLE as error:
             yield Problem(f"group {key!r}", f"it cannot be read: {error}", key, "unreadable")
             continue
         if fields:
@@ -67,8 +74,20 @@ def _groups(parent: h5py.Group, prefix: str, notes: Notes) -> Iterator[Regions |
                 yield regions_of(key, fields, notes)
             except BadRow as error:
                 yield Problem.of(error, f"group {key!r}", key)
-        if len(datasets) < len(member):
+        if len(fields) < len(members):
             yield from _groups(member, f"{key}/", notes)
+
+
+def _names(group: h5py.Group) -> Iterator[str | Problem]:
+    """Names of the members, and what keeps them from being listed or being keys."""
+    try:
+        for name in group:
+            if name.encode("utf-8", "surrogateescape") == name.encode("utf-8", "replace"):
+                yield name
+            else:
+                yield Problem(f"group {group.name!r}", f"the name {name!r} in it is not utf-8", kind="key_invalid")
+    except _TROUBLE as error:
+        yield Problem(f"group {group.name!r}", f"its members cannot be listed: {error}", kind="unreadable")
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tokenize import TokenError
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -20,7 +21,7 @@ def load_npy(file: BinaryIO) -> Any:
         version = np.lib.format.read_magic(file)
         read_header = {(1, 0): np.lib.format.read_array_header_1_0}.get(version, np.lib.format.read_array_header_2_0)
         shape, fortran, dtype = read_header(file)
-    except (ValueError, TypeError, SyntaxError) as error:
+    except (ValueError, TypeError, SyntaxError, TokenError, RecursionError, MemoryError) as error:
         raise ValueError(f"not a .npy: {error}") from None
     if dtype.hasobject:
         return load_pickle(file)

@@ -81,27 +81,28 @@ def test_what_a_store_says_besides_records_is_reported(fmt, store, tmp_path):
     assert report.conventions["destination"] == fmt.ids
 
 
+DIFFICULT = ["keys", "../out", "/abs", "a//b", ".", "a/../../b", "tab\tkey", "line\nkey", '"q', "x" * 300]
+
+
 @each_written
-@pytest.mark.parametrize(
-    "key", ["keys", "../out", "/abs", "a//b", ".", "a/../../b", "tab\tkey", "line\nkey", '"q', "x" * 300]
-)
-def test_a_difficult_key_comes_back_or_is_refused(fmt, key, tmp_path, full, put_store):
+def test_a_difficult_key_comes_back_or_is_refused(fmt, tmp_path, full, put_store):
     folder = tmp_path / "here"
     folder.mkdir()
-    source = put_store([full(key), full("ok")])
+    source = put_store([full(key) for key in [*DIFFICULT, "ok"]])
     report = convert(source, folder / "foreign", destination_format=fmt.name)
-    assert report.records + report.left_out == 2 and report.records >= 1
-    assert report.exit_code == (65 if report.left_out else 0)
-    assert all(p.key == key and p.why and p.kind in FAILURE_KINDS for p in report.problems)
+    refused = {problem.key for problem in report.problems}
+    assert refused <= set(DIFFICULT) and report.records + len(refused) == len(DIFFICULT) + 1
+    assert report.exit_code == (65 if refused else 0)
+    assert all(problem.why and problem.kind in FAILURE_KINDS for problem in report.problems)
     assert [path.name for path in folder.iterdir()] == ["foreign"], "nothing is written elsewhere"
     assert {path.name for path in tmp_path.iterdir()} == {"here", source.name}
     if fmt.read:
         convert(folder / "foreign", tmp_path / "back.roi", fmt.name)
-        assert set(open_store(tmp_path / "back.roi")) == ({"ok"} if report.left_out else {"ok", key})
+        assert set(open_store(tmp_path / "back.roi")) == {*DIFFICULT, "ok"} - refused
 
 
 @each_both_ways
-@pytest.mark.parametrize("size", [0, 0.5, 0.99])
+@pytest.mark.parametrize("size", [0, 0.9])
 def test_a_file_that_is_cut_short(fmt, size, store, tmp_path):
     """Of every file of the layout in turn: an error or problems, never a crash or silence."""
     from cache import RoivaultError

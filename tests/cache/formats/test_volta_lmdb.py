@@ -97,15 +97,31 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("case", BAD)
-def test_a_damaged_record_is_reported_and_the_rest_kept(put, tmp_path, case):
-    value, why, kind = BAD[case]
-    report = convert(put({"a": from_h5(), "bad": value, "z": from_npy()}), tmp_path / "s.roi")
-    assert (report.records, report.left_out, report.exit_code) == (2, 1, 65)
-    (problem,) = report.problems
-    assert problem.key == "bad" and problem.kind == kind and re.search(why, problem.why)
-    (failure,) = open_store(tmp_path / "s.roi").failures()
-    assert (failure.key, failure.kind) == ("bad", kind) and str(report.source) in failure.source
+def test_damaged_records_are_reported_and_the_rest_kept(put, tmp_path):
+    source = put({"a": from_h5(), **{key: value for key, (value, _, _) in BAD.items()}, "z": from_npy()})
+    report = convert(source, tmp_path / "s.roi")
+    assert (report.records, report.left_out, report.exit_code) == (2, len(BAD), 65)
+    for problem in report.problems:
+        _, why, kind = BAD[problem.key]
+        assert problem.kind == kind and re.search(why, problem.why), problem
+    failures = {failure.key: failure for failure in open_store(tmp_path / "s.roi").failures()}
+    assert {key: failure.kind for key, failure in failures.items()} == {key: kind for key, (_, _, kind) in BAD.items()}
+    assert all(report.source in failure.source for failure in failures.values())
+
+
+def test_a_file_that_kills_its_reader(put, tmp_path):
+    """Pages that point behind the end of the file end the process that follows them, which is not this one."""
+    source = put({f"{i:03}": from_h5() for i in range(100)})
+    data = bytearray((source / "data.mdb").read_bytes())
+    for page in range(2, len(data) // 4096):
+        flags = int.from_bytes(data[page * 4096 + 10 : page * 4096 + 12], "little")
+        if flags & 1:  # a branch: its children's numbers
+            for place in range(page * 4096 + 2048, (page + 1) * 4096):
+                data[place] ^= 0x10
+    (source / "data.mdb").write_bytes(data)
+    with pytest.raises(DataError, match="v.lmdb"):
+        convert(source, tmp_path / "s.roi")
+    assert not (tmp_path / "s.roi").exists()
 
 
 def test_an_unfinished_file_is_read_and_said_to_be_so(put, tmp_path):
