@@ -51,7 +51,7 @@ def models(as_json: bool = typer.Option(False, "--json", help="Print the table a
 
 def view(
     store: str = typer.Argument(..., metavar="STORE", help="The store to look into."),
-    keys: list[str] = typer.Argument(None, metavar="KEY", help="Keys to draw; without any, the first ones of the store."),
+    keys: list[str] = typer.Argument(None, metavar="KEY", help="Keys to draw; none for the first ones of the store."),
     images: Path = typer.Option(
         None, "--images", help="The folder that was extracted, default what the store says; or one key's image."
     ),
