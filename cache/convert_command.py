@@ -53,7 +53,7 @@ def convert(
 
 
 def _print_problem(problem: Problem) -> None:
-    key = f" ({problem.key})" if problem.key and problem.key not in problem.where else ""
+    key = f" ({problem.key})" if problem.key and repr(problem.key) not in problem.where else ""
     say(f"left out: {problem.where}{key}: {problem.kind}: {problem.why}")
 
 
