@@ -350,3 +350,17 @@ def test_the_limit_is_named_when_no_map_fits(path, monkeypatch):
                 use()
 
     run_in_fork(check)
+
+
+def test_a_file_that_a_writer_elsewhere_grows_is_not_taken_for_cut(path, monkeypatch):
+    size, asked = environment._data_size, []
+
+    def grown_meanwhile(env):
+        os.truncate(path, size(env) + (1 << 20))
+        return size(env) + (1 << 20)
+
+    monkeypatch.setattr(environment, "_data_size", grown_meanwhile)
+    monkeypatch.setattr(environment, "probe", asked.append)
+    opened = Environment.acquire(path)
+    assert read(opened) == {} and not asked
+    opened.release()

@@ -173,5 +173,5 @@ def test_a_shard_that_the_address_space_has_no_room_for(fill, states, tmp_path, 
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
     monkeypatch.setattr(module.mmap, "mmap", refuse)
-    with pytest.raises(DiskError, match=f"{shard.file} cannot be mapped.*RLIMIT_AS|no limit"):
+    with pytest.raises(DiskError, match=f"{shard.file} cannot be mapped.*(RLIMIT_AS|no limit)"):
         SealedShard(tmp_path / shard.file, shard)
