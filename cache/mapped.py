@@ -6,7 +6,7 @@ each of them once, and remembers in 64 bytes where its arrays lie: after that a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -48,7 +48,7 @@ class MappedRecords:
         self._rows = np.zeros((len(self._keys), _COLUMNS), np.int64)
         self._shards: list[SealedShard] = []
 
-    def get_many(self, indices: Sequence[int]) -> list[Regions] | list[BoxesAndFeatures]:
+    def get_many(self, indices: Sequence[int]) -> list[Regions | BoxesAndFeatures]:
         """What a batch is made of.
 
         Raises: MissingKeys, CorruptRecord, StoreDamaged.
@@ -56,19 +56,26 @@ class MappedRecords:
         if self._generation != self._store.generation:
             self._forget()
         rows = self._rows[indices]
-        keys = [self._keys[i] for i in indices]
-        if not rows[:, 0].all():
-            regions = self._store.get_many(keys, read="mmap")
-            self._remember(indices, keys, regions)
-            return regions
-        views = [shard.view for shard in self._shards]
+        found = dict(self._look_up(indices, np.flatnonzero(rows[:, 0] == 0).tolist()))
+        views = [None, *(shard.view for shard in self._shards)]
         return [
-            BoxesAndFeatures(
-                key, width, height, np.ndarray((n, 4), _BOXES, views[shard - 1], boxes),
-                np.ndarray((n, d), _DTYPES[dtype], views[shard - 1], features),
+            found[place] if not shard else BoxesAndFeatures(
+                self._keys[i], width, height, np.ndarray((n, 4), _BOXES, views[shard], boxes),
+                np.ndarray((n, d), _DTYPES[dtype], views[shard], features),
             )
-            for key, (shard, dtype, width, height, n, d, boxes, features) in zip(keys, rows.tolist(), strict=True)
+            for place, (i, (shard, dtype, width, height, n, d, boxes, features)) in enumerate(
+                zip(indices, rows.tolist(), strict=True)
+            )
         ]  # fmt: skip
+
+    def _look_up(self, indices: Sequence[int], places: list[int]) -> Iterator[tuple[int, Regions]]:
+        """(place, regions) of the images at some places of `indices`, which are remembered if they can be."""
+        if places:
+            new = [indices[place] for place in places]
+            keys = [self._keys[i] for i in new]
+            regions = self._store.get_many(keys, read="mmap")
+            self._remember(new, keys, regions)
+            yield from zip(places, regions, strict=True)
 
     def _remember(self, indices: Sequence[int], keys: Sequence[str], regions: Sequence[Regions]) -> None:
         for i, place, item in zip(indices, self._store.places(keys).tolist(), regions, strict=True):
