@@ -157,11 +157,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         code, text = 130, "interrupted"
     except Exception as error:
-        code, text = _explain(error, args)
+        code, text = (130, "interrupted") if _interrupted(error) else _explain(error, args)
+    # a path may hold characters that would draw on the terminal
+    text = "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
     print(text if text.startswith("Usage:") else f"Error: {text}", file=sys.stderr)
     if "--json" in args:
         print(json.dumps({"error": text, "exit_code": code}))
     return code
+
+
+def _interrupted(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is behind an error: numpy, for one, reports it as a failed import."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _explain(error: Exception, args: list[str]) -> tuple[int, str]:

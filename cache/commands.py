@@ -6,7 +6,7 @@ import fnmatch
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from .convert_command import convert
-from .errors import InputNotFound, UsageError
-from .output import say, size, table
+from .errors import CorruptRecord, InputNotFound, UsageError
+from .output import say, size, table, visible
 
 if TYPE_CHECKING:
     from .regions import Regions
@@ -121,7 +121,8 @@ def ls(
     from .store import open_store
 
     store = open_store(stores)
-    rows = _failure_rows(store, pattern) if failures else _record_rows(store, pattern)
+    corrupt: list[CorruptRecord] = []
+    rows = _failure_rows(store, pattern) if failures else _record_rows(store, pattern, corrupt)
     if limit is None and sys.stdout.isatty() and not as_json:
         limit = _ON_A_TERMINAL
     shown = islice(rows, limit)
@@ -130,17 +131,33 @@ def ls(
         for place, row in enumerate(shown):
             print(("" if place == 0 else ",\n") + json.dumps(row), end="")
         print("\n]")
+        _report(corrupt)
         return
     columns = ("key", "kind", "message", "source") if failures else ("key", "regions", "width", "height")
     table(columns, (row.values() for row in shown))
     if sys.stdout.isatty() and next(rows, None) is not None:
         say(f"... there are more; --limit shows more than {limit:,}")
+    _report(corrupt)
 
 
-def _record_rows(store: RegionStore, pattern: str | None) -> Iterator[dict[str, Any]]:
+def _report(corrupt: Sequence[CorruptRecord]) -> None:
+    """After a listing, what of it could not be read."""
+    for error in corrupt:
+        print(visible(str(error)), file=sys.stderr)
+    if corrupt:
+        raise typer.Exit(CorruptRecord.exit_code)
+
+
+def _record_rows(store: RegionStore, pattern: str | None, corrupt: list[CorruptRecord]) -> Iterator[dict[str, Any]]:
+    """A row a record; one that cannot be read has no numbers, and its error is added to `corrupt`."""
     for key in store.keys():
         if pattern is None or fnmatch.fnmatchcase(key, pattern):
-            regions = store.get(key)
+            try:
+                regions = store.get(key)
+            except CorruptRecord as error:
+                corrupt.append(error)
+                yield {"key": key, "regions": None, "width": None, "height": None}
+                continue
             if regions is not None:
                 yield {"key": key, "regions": len(regions), "width": regions.width, "height": regions.height}
 

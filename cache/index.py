@@ -145,6 +145,8 @@ class Index:
                 data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         except FileNotFoundError:
             raise StoreDamaged(path, "the index is missing") from None
+        except IsADirectoryError:
+            raise StoreDamaged(path, "it is a directory") from None
         magic, version, count, shards, heap, checksum = _HEADER.unpack_from(data)
         if magic != _MAGIC or version != _VERSION:
             raise StoreDamaged(path, f"it is not an index of version {_VERSION}, the one this roivault reads")

@@ -120,6 +120,8 @@ class Manifest:
             if any(store.glob("shard-*.lmdb")):
                 raise StoreDamaged(path, "the manifest is missing") from None
             raise StoreNotFound(f"there is no store at {store}: {path} does not exist") from None
+        except IsADirectoryError:
+            raise StoreDamaged(path, "it is a directory") from None
         return cls.from_bytes(data, path)
 
     @classmethod

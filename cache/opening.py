@@ -22,7 +22,14 @@ def prepare_directory(path: Path) -> None:
             path.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
             raise UsageError(f"{path} is a file; a store is a directory, give another name") from None
-    if not (path / manifest.FILE).exists():
+        except FileNotFoundError as error:
+            raise UsageError(f"no store can be made at {path}: {error.strerror}; choose another place") from None
+    check_directory(path)
+
+
+def check_directory(path: Path) -> None:
+    """See that a directory is a store, empty or not there. Raises: UsageError, StoreDamaged."""
+    if path.is_dir() and not (path / manifest.FILE).exists():
         strangers = [p.name for p in path.iterdir() if TEMPORARY not in p.name and p.name != lock.FILE]
         if any(name.startswith("shard-") for name in strangers):
             raise StoreDamaged(path / manifest.FILE, "the manifest is missing")

@@ -64,7 +64,7 @@ def view(
 ) -> None:
     """Draw the regions of images, and a page that shows them all."""
     from cache import open_store
-    from extractor.view import PAGE, ImageFinder, draw_key, draw_store, extracted_folder
+    from extractor.view import PAGE, ImageFinder, draw_key, draw_store, extracted_folder, make_folder
 
     single = out.suffix.lower() in SUFFIXES
     if single and len(keys or ()) != 1:
@@ -76,7 +76,7 @@ def view(
     limits = {"max_regions": max_regions, "min_score": min_score}
     if single:
         _, picture, warning = draw_key(opened, keys[0], finder, **limits)
-        out.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(out.parent)
         picture.save(out, **({} if out.suffix.lower() == ".png" else {"quality": 92, "subsampling": 0}))
         pictures, errors, warnings = {keys[0]: out}, {}, [warning] if warning else []
     else:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import xxhash
 
-from cache import Failure, InputNotFound, Regions, RoivaultError
+from cache import Failure, InputNotFound, Regions, RoivaultError, UsageError
 from cache.keys import FILE_KEY_RULES, file_key, fits, shorten
 
 from .draw import draw_regions
@@ -47,7 +47,7 @@ class ImageFinder:
         if self.place.is_file():
             return self.place
         direct = self.place / key
-        if ".." not in direct.parts and not Path(key).is_absolute() and direct.is_file():
+        if ".." not in direct.parts and not Path(key).is_absolute() and os.path.isfile(direct):
             return direct
         if self._found is None:
             self._found = self._search()
@@ -112,6 +112,14 @@ def draw_key(
     return regions, draw_regions(image.rgb, regions, *vocabularies(store), **limits), warning
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder to write to, unless it is there. Raises: UsageError: there can be none."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError, FileNotFoundError) as error:
+        raise UsageError(f"-o: no folder can be made at {path}: {error.strerror}; choose another place") from None
+
+
 def draw_store(
     store: RegionStore,
     keys: Iterable[str],
@@ -131,7 +139,7 @@ def draw_store(
     """
     out = Path(out)
     folder = out / PICTURES if page else out
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     view = View(failures=list(failures))
     taken: set[str] = set()
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from cache import StoreNotFound, StoreWriter, read_fingerprint
 from cache.keys import printable
 from cache.manifest import Manifest
+from cache.opening import check_directory
 from extractor import DecodePolicy, Preset, get_preset
 from extractor.given_boxes import BoxExtractor, GivenBoxes
 from extractor.presets import fingerprint
@@ -95,6 +96,7 @@ def run_extract(options: ExtractOptions, load: Callable[[Choices], Model] = load
         while not (listing.peek(0.2) or listing.exhausted or drain.requested):
             pass
         if not listing.exhausted and not drain.requested:
+            check_directory(Path(options.output))
             if stored is None:  # `auto` is resolved once, for all who continue this store
                 model = load(choices)
                 choices = replace(choices, precision=model.precision)

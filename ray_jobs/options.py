@@ -84,6 +84,8 @@ class ExtractOptions:
         _choose("--box-units", self.box_units, (None, *BOX_UNITS))
         if self.boxes is None and (self.box_format or self.box_units):
             raise UsageError("--box-format and --box-units say how the file of --boxes is written; give that, too")
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
+            raise UsageError(f"--device {self.device!r} is not auto, cpu, cuda or cuda:N")
         for name in ("limit", "threads"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise UsageError(f"--{name} is {value}; give at least 1")

@@ -108,6 +108,18 @@ def test_interrupt_ends_with_130(fails, capsys):
     assert "interrupted" in capsys.readouterr().err
 
 
+def test_interrupt_that_a_library_reports_as_its_own_error_ends_with_130(fails, capsys):
+    error = ImportError("numpy._core.umath failed to import")
+    error.__cause__ = KeyboardInterrupt()
+    assert fails(error) == 130
+    assert "interrupted" in capsys.readouterr().err
+
+
+def test_errors_draw_nothing_on_the_terminal(fails, capsys):
+    assert fails(UsageError("no \x1b[31mfile\nsee --help")) == 2
+    assert capsys.readouterr().err == "Error: no \\x1b[31mfile\nsee --help\n"
+
+
 def test_bug_ends_with_1_and_names_the_log(fails, capsys):
     assert fails(ZeroDivisionError("what now")) == 1
     message = capsys.readouterr().err

@@ -128,6 +128,16 @@ def test_verify(run, store, tmp_path):
     assert json.loads(run("verify", store, "--ids", ids, "--json"))["extra"] == 2
 
 
+def test_ls_goes_on_after_a_corrupt_record(run, store):
+    shard, offset, _ = open_store(str(store)).location("b/2")
+    with open(store / f"{shard}.lmdb", "r+b") as file:
+        file.seek(offset)
+        file.write(b"damage")
+    rows = {row["key"]: row["regions"] for row in json.loads(run("ls", store, "--json", code=65))}
+    assert rows.keys() == {"a/1", "b/2", ODD} and rows["b/2"] is None and rows["a/1"] is not None
+    assert len(run("ls", store, code=65).splitlines()) == 3
+
+
 def test_verify_damage(run, store):
     with open(store / "shard-00000.lmdb", "r+b") as file:
         file.seek(5000)

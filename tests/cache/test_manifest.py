@@ -71,6 +71,12 @@ def test_no_store(tmp_path):
         Manifest.load(tmp_path)
 
 
+def test_a_directory_in_its_place(tmp_path):
+    (tmp_path / FILE).mkdir()
+    with pytest.raises(StoreDamaged, match="is a directory"):
+        Manifest.load(tmp_path)
+
+
 def test_the_signature_changes_with_every_save(tmp_path):
     seen = set()
     for _ in range(5):

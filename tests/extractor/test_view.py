@@ -196,6 +196,21 @@ def test_wrong_usage(make_store, photos, options, capsys):
     assert roivault.main(["view", make_store([]), "--images", str(photos / "a.png")]) == 2
 
 
+@pytest.mark.parametrize("out", ["file", "file/below", "file/below.png", "/proc/none"])
+def test_places_that_cannot_be_written_to(make_store, photos, tmp_path, monkeypatch, out, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("x")
+    store = make_store([regions("a.png", photos / "a.png")])
+    assert roivault.main(["view", store, "a.png", "--images", str(photos), "-o", out]) == 2
+    assert "no folder can be made" in capsys.readouterr().err
+
+
+def test_a_key_that_is_no_file_name_stops_no_other(make_store, photos, tmp_path):
+    store = make_store([regions("Q" * 300), regions("a.png", photos / "a.png")])
+    assert roivault.main(["view", store, "--images", str(photos), "-o", str(tmp_path / "out")]) == 66
+    assert keys_below(tmp_path / "out") == ["pictures/a.png.png"]
+
+
 def test_page_says_that_weak_regions_are_left_out(make_store, photos, tmp_path):
     store = make_store([regions("a.png").replace(scores=[0.9, 0.1])])
     out = tmp_path / "out"

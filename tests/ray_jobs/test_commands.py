@@ -189,6 +189,7 @@ def test_every_failure_is_in_the_log(cli, photos, tmp_path):
         (["photos", "-o", "photos/store"], 2, ".roi"),
         (["photos", "-o", "fake.weights"], 2, "is a file"),
         (["photos", "-o", "other"], 2, "not a store"),
+        (["photos", "-o", "/proc/none/s.roi"], 2, "no store can be made"),
         (["photos/a.png", "photos/b.png", "-o", "s.roi"], 2, "quote"),
         (["s3:photos", "-o", "s.roi"], 66, "s3:photos"),
     ],

@@ -33,6 +33,8 @@ def test_wrong_allowances(text):
     ("option", "value"),
     [
         ("engine", "ray"),
+        ("device", "tpu"),
+        ("device", "cuda:x"),
         ("precision", "float8"),
         ("dtype", "float64"),
         ("orientation", "rotate"),
