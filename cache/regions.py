@@ -129,8 +129,8 @@ class Regions:
     def validate(self) -> None:
         """Check shapes and values. Raises: InvalidRegions."""
         n = len(self.boxes) if self.boxes.ndim else -1
-        if self.width < 1 or self.height < 1:
-            raise InvalidRegions(self.key, "value_range", f"image size {self.width}x{self.height} is not positive")
+        if not (1 <= self.width < 1 << 32 and 1 <= self.height < 1 << 32):
+            raise InvalidRegions(self.key, "value_range", f"no image is {self.width}x{self.height} pixels large")
         for name, array in self.arrays().items():
             ndim, per_region, _ = _ARRAYS[name]
             if array.ndim != ndim or (per_region and array.shape[0] != n):

@@ -41,6 +41,7 @@ def test_feature_dtypes_are_kept_without_a_copy(dtype):
     ({"class_ids": [2**40, 0]}, "value_range"),
     ({"global_features": [[1.0]]}, "value_range"),
     ({"width": 0}, "value_range"),
+    ({"height": 1 << 32}, "value_range"),
     ({"height": -1}, "value_range"),
     ({"source_digest": b"short"}, "value_range"),
 ])  # fmt: skip

@@ -89,7 +89,7 @@ BAD = {
     "inside out": (from_h5(boxes=BOXES[:, ::-1].copy()), "x2 < x1", "bad_boxes"),
     "ids": (from_h5(obj_id=np.arange(3)), "class_ids has shape", "value_range"),
     "text": (from_h5(obj_conf=np.array(["x", "y"])), "dtype 'U1'|no numbers", "decode_error"),
-    "size": (from_h5(img_h=0), "not positive", "value_range"),
+    "size": (from_h5(img_h=0), "pixels large", "value_range"),
     "other dim": (from_h5(features=RNG.random((2, 9), np.float32)), "dimension 9, those before it 8", "value_range"),
     "a list": ([1, 2], "not a dict", "decode_error"),
     "cut": (pickle.dumps(from_h5())[:-20], "pickle", "decode_error"),
