@@ -32,7 +32,7 @@ from torch.nn import functional as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from consumers.encoders import Encoder, from_volta, list_encoders, load_encoder, score_pairs  # noqa: E402
+from consumers.encoders import Encoder, list_encoders, load_encoder, score_pairs  # noqa: E402
 from consumers.optimizer import AdamW, parameter_groups  # noqa: E402
 
 BATCH, PAIRS, SLOTS, PUBLISHED_LENGTH = 8, 32, 37, 80
@@ -56,11 +56,12 @@ def import_volta(folder: Path) -> types.ModuleType:
         sys.modules.setdefault(name, types.ModuleType(name))
     sys.modules["botocore.exceptions"].ClientError = Exception
     sys.modules["tensorboardX"].SummaryWriter = object
+    torch.Tensor.cuda = lambda self, *args, **kwargs: self  # VisualBERT's embeddings ask for a GPU
     sys.path.insert(0, str(folder))
     return importlib.import_module("volta.encoders")
 
 
-def build_volta(folder: Path, encoder: str) -> tuple[nn.Module, dict]:
+def build_volta(folder: Path, encoder: str) -> nn.Module:
     module, config_module = import_volta(folder), importlib.import_module("volta.config")
     name = FILES.get(encoder, f"ctrl_{encoder}_base.json")
     config = json.loads((folder / "config" / name).read_text("utf-8"))
@@ -68,10 +69,8 @@ def build_volta(folder: Path, encoder: str) -> tuple[nn.Module, dict]:
         json.dump({"v_pooler_size": config.get("pooler_size"), **config}, file)
         file.flush()
         if encoder == "m3p":
-            model = module.M3PForVLTasks(config_module.M3PConfig.from_json_file(file.name), TASKS, list(TASKS))
-        else:
-            model = module.BertForVLTasks(config_module.BertConfig.from_json_file(file.name), TASKS, list(TASKS))
-    return model, config
+            return module.M3PForVLTasks(config_module.M3PConfig.from_json_file(file.name), TASKS, list(TASKS))
+        return module.BertForVLTasks(config_module.BertConfig.from_json_file(file.name), TASKS, list(TASKS))
 
 
 class PublishedAdamW:
@@ -221,12 +220,12 @@ def main() -> None:
     torch.manual_seed(0)
 
     ways: dict[str, object] = {}
+    encoder = load_encoder(args.encoder, heads=("xvnli", "retrieval"), legacy=True)
     if args.volta:
-        model, config = build_volta(args.volta, args.encoder)
-        encoder = from_volta(config, model.state_dict(), ("xvnli", "retrieval"), legacy=True)
+        model = build_volta(args.volta, args.encoder)
+        model.load_state_dict(encoder.to_volta(), strict=True)
     else:
         print("no --volta DIR: only this side is timed", file=sys.stderr)
-        encoder = load_encoder(args.encoder, heads=("xvnli", "retrieval"))
     inputs = Inputs(encoder.config)
     if args.volta:
         ways["volta"] = Volta(model, inputs)
