@@ -75,12 +75,15 @@ class AttentionBlock(Block):
             side = AttentionSide(own.hidden, width, heads, own.dropout, own.attention_dropout, config.norm_eps)
             self.add_module(name, side)
 
-    def joint(self, x: Tensor, mask: Tensor) -> Tensor:
-        """[B, N, hidden], mask bool [B, N] (of the keys) -> [B, N, hidden]"""
-        return self.text.attend(x, *self.text.keys_values(x), mask)
+    def joint(self, x: Tensor, mask: Tensor, rows: list[int] | None = None) -> Tensor:
+        """[B, N, hidden], mask bool [B, N] (of the keys) -> [B, N, hidden], or only the rows asked for"""
+        return self.text.attend(x if rows is None else x[:, rows], *self.text.keys_values(x), mask)
 
-    def forward(self, streams: dict[str, Tensor], masks: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Vectors and key masks by stream name -> vectors. A stream that is not given is not computed."""
+    def forward(
+        self, streams: dict[str, Tensor], masks: dict[str, Tensor], first_only: bool = False
+    ) -> dict[str, Tensor]:
+        """Vectors and key masks by stream name -> vectors, or only the first of each stream. A stream that is not given
+        is not computed."""
         present = [name for name in self.step.streams if name in streams]
         pairs = {name: self._side(name).keys_values(streams[name]) for name in present}
         changed = {}
@@ -88,8 +91,9 @@ class AttentionBlock(Block):
             seen = getattr(self.step, name)
             keys, values = (torch.cat([pairs[other][n] for other in seen], 2) for n in (0, 1))
             mask = torch.cat([masks[other] for other in seen], 1)
-            changed[name] = self._side(name).attend(streams[name], keys, values, mask)
-        return streams | changed
+            queries = streams[name][:, :1] if first_only else streams[name]
+            changed[name] = self._side(name).attend(queries, keys, values, mask)
+        return {name: changed.get(name, x[:, :1] if first_only else x) for name, x in streams.items()}
 
 
 class FeedForwardBlock(Block):
@@ -101,6 +105,7 @@ class FeedForwardBlock(Block):
             self.add_module(name, FeedForwardSide(own.hidden, width, own.dropout, config.norm_eps))
 
     def joint(self, x: Tensor, mask: Tensor) -> Tensor:
+        """[B, N, hidden] -> [B, N, hidden]; the mask is not needed."""
         return self.text(x)
 
     def forward(self, streams: dict[str, Tensor], masks: dict[str, Tensor]) -> dict[str, Tensor]:

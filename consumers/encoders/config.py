@@ -191,6 +191,11 @@ class EncoderConfig:
         return next((n for n, step in enumerate(self.layout) if step.crosses), len(self.layout))
 
     @property
+    def last_attention(self) -> int:
+        """From here on a position depends on no other: only what the poolers read has to be computed."""
+        return max(n for n, step in enumerate(self.layout) if isinstance(step, Attention))
+
+    @property
     def max_text(self) -> int:
         """Longest text, in tokens, that the position table allows; the image may leave less (vl-bert, m3p)."""
         return self.max_positions - (self.pad_id + 1 if self.text_model == "xlm-roberta" else 0)

@@ -145,11 +145,16 @@ class Encoder(nn.Module):
         vectors = self.image_embed(features.to(dtype), locations.to(dtype), self.text_embed)
         return Embedded(self._alone(IMAGE, vectors, mask), mask, mask.sum(1))
 
-    def fuse(self, text: Embedded, regions: Embedded) -> EncoderOutput:
-        """Pairs of an embedded text and an embedded image: item i of both is pair i."""
+    def fuse(self, text: Embedded, regions: Embedded, pooled_only: bool = False) -> EncoderOutput:
+        """Pairs of an embedded text and an embedded image: item i of both is pair i.
+
+        `pooled_only` spares the positions that no pooler reads in the last layer: of `text` and `regions` the output
+        then has the first position alone.
+        """
         self.check_pair(text, regions)
         words, visual = self.join(text, regions)
-        words, visual = self.run(words, visual, text.mask, regions.mask, first=self.config.first_crossing)
+        masks = text.mask, regions.mask
+        words, visual = self.run(words, visual, *masks, first=self.config.first_crossing, pooled_only=pooled_only)
         pooled = pooled_text = self.pool_text(words)
         pooled_regions = None
         if self.config.fusion != "text":
@@ -169,20 +174,26 @@ class Encoder(nn.Module):
         region_mask: Tensor,
         first: int = 0,
         last: int | None = None,
+        pooled_only: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """Both embedded streams, text first, through the sublayers first to last - 1."""
-        blocks = self.blocks[first:last]
+        steps = range(len(self.blocks))[first:last]
         if self.config.joint:
-            joint = self.run_joint(torch.cat((words, visual), 1), torch.cat((text_mask, region_mask), 1), blocks)
-            return joint[:, : words.shape[1]], joint[:, words.shape[1] :]
+            joint, mask = torch.cat((words, visual), 1), torch.cat((text_mask, region_mask), 1)
+            joint = self.run_joint(joint, mask, steps, [0, words.shape[1]] if pooled_only else None)
+            split = 1 if pooled_only else words.shape[1]
+            return joint[:, :split], joint[:, split:]
         streams, masks = {TEXT: words, IMAGE: visual}, {TEXT: text_mask, IMAGE: region_mask}
-        for block in blocks:
-            streams = self._call(block, streams, masks)
+        for n in steps:
+            only = (True,) if pooled_only and n == self.config.last_attention else ()
+            streams = self._call(self.blocks[n], streams, masks, *only)
         return streams[TEXT], streams[IMAGE]
 
-    def run_joint(self, joint: Tensor, mask: Tensor, blocks: Iterable[nn.Module]) -> Tensor:
-        for block in blocks:
-            joint = self._call(block.joint, joint, mask)
+    def run_joint(self, joint: Tensor, mask: Tensor, steps: Iterable[int], rows: list[int] | None = None) -> Tensor:
+        """[B, N, hidden] through the sublayers `steps`; past the last attention only the rows asked for."""
+        for n in steps:
+            only = (rows,) if rows and n == self.config.last_attention else ()
+            joint = self._call(self.blocks[n].joint, joint, mask, *only)
         return joint
 
     def _alone(self, stream: str, vectors: Tensor, mask: Tensor) -> Tensor:

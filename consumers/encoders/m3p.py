@@ -47,10 +47,14 @@ class M3P(Encoder):
     def text_vectors(self, input_ids: Tensor, mask: Tensor) -> Tensor:
         return self.text_embed.word(input_ids)
 
-    def fuse(self, text: Embedded, regions: Embedded) -> EncoderOutput:
+    def fuse(self, text: Embedded, regions: Embedded, pooled_only: bool = False) -> EncoderOutput:
         joint, mask = self.join_sequence(text, regions)
-        joint = self.run_joint(joint, mask, self.blocks) * mask[..., None]
         slots = regions.mask.shape[1]
+        if pooled_only:
+            rows, slots = [0, slots], 1
+            joint = self.run_joint(joint, mask, range(len(self.blocks)), rows)
+        else:
+            joint = self.run_joint(joint, mask, range(len(self.blocks))) * mask[..., None]
         return EncoderOutput(joint[:, slots:], joint[:, :slots], None, None, self.pool_text(joint))
 
     def join_sequence(self, text: Embedded, regions: Embedded) -> tuple[Tensor, Tensor]:

@@ -31,7 +31,7 @@ def score_pairs(
         text = texts[row : row + 1].trimmed()
         for start in range(0, len(regions), images_per_batch):
             images = regions[start : start + images_per_batch]
-            logits = scorer(encoder.fuse(text.expanded(len(images)), images))
+            logits = scorer(encoder.fuse(text.expanded(len(images)), images, pooled_only=True))
             scores[row, start : start + len(images)] = logits.squeeze(1)
             if progress:
                 progress(row * len(regions) + start + len(images))

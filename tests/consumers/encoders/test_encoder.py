@@ -241,3 +241,15 @@ def test_published_collations():
         "global_region": "none",
         "normalize": True,
     }
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+@torch.no_grad()
+def test_sparing_the_unread_positions_changes_none_that_is_read(name, small_encoder, inputs):
+    encoder = small_encoder(name)
+    ids, input_mask, *image = inputs(encoder.config)
+    text, regions = encoder.embed_text(ids, input_mask), encoder.embed_regions(*image)
+    whole, spared = encoder.fuse(text, regions), encoder.fuse(text, regions, pooled_only=True)
+    close(spared.pooled, whole.pooled)
+    close(spared.text, whole.text[:, :1])
+    close(spared.regions, whole.regions[:, :1])
