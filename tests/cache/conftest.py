@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import xxhash
 
-from cache import Regions
+from cache import Regions, StoreWriter
 
 
 def make_regions(key: str, n: int = 3, d: int = 8, salt: int = 0, extras: bool = True, dtype=np.float32) -> Regions:
@@ -65,3 +65,24 @@ def same():
 def repo_root() -> Path:
     """Where `python -m cache...` works."""
     return Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def build(tmp_path, make):
+    """Make a store: name -> each unit of keys in a shard of its own; the last one stays open on request."""
+
+    def build(name: str, *units: list[str], open_last: bool = False, failures=(), **options):
+        salt, d = options.pop("salt", 0), options.pop("d", 8)
+        path = tmp_path / name
+        writer = StoreWriter(path, "float32", **options)
+        for place, unit in enumerate(units):
+            writer.write([make(key, salt=salt, d=d) for key in unit], list(failures) if place == 0 else [])
+            if not (open_last and place == len(units) - 1):
+                writer.seal()
+        if open_last:
+            writer.__exit__(RuntimeError)
+        else:
+            writer.close()
+        return path
+
+    return build

@@ -20,7 +20,6 @@ from cache import (
     Failure,
     MissingKeys,
     StoreDamaged,
-    StoreMismatch,
     StoreNotFound,
     StoreWriter,
     UsageError,
@@ -32,27 +31,6 @@ from cache.manifest import Manifest
 from cache.record import encode
 from cache.snapshot import load_index
 from cache.verify import digest, verify
-
-
-@pytest.fixture
-def build(tmp_path, make):
-    """Make a store: name -> each unit of keys in a shard of its own; the last one stays open on request."""
-
-    def build(name: str, *units: list[str], open_last: bool = False, failures=(), **options):
-        salt, d = options.pop("salt", 0), options.pop("d", 8)
-        path = tmp_path / name
-        writer = StoreWriter(path, "float32", **options)
-        for place, unit in enumerate(units):
-            writer.write([make(key, salt=salt, d=d) for key in unit], list(failures) if place == 0 else [])
-            if not (open_last and place == len(units) - 1):
-                writer.seal()
-        if open_last:
-            writer.__exit__(RuntimeError)
-        else:
-            writer.close()
-        return path
-
-    return build
 
 
 @pytest.fixture(params=["sealed", "open", "both"])
@@ -323,46 +301,7 @@ def test_a_shard_that_is_sealed_while_keys_are_listed(tmp_path, make):
     [writer.close() for writer in writers]
 
 
-def test_stores_that_came_to_contradict_each_other(build, make):
-    one, two = build("1.roi", ["a"]), build("2.roi", ["b"])
-    store = open_store([one, two])
-    with StoreWriter(two, "float32") as writer:
-        writer.write([make("a", salt=1)])
-    with pytest.raises(StoreMismatch, match="different records of 'a'"):
-        store.refresh()
-
-
-def test_near_keys_are_looked_for_only_when_somebody_looks(build, monkeypatch):
-    store = open_store(build("s.roi", ["aaaa", "aaab"], ["aaac"], failures=[Failure("aaad", "empty", "m")]))
-    looked, near = [], module.RegionStore._near
-    monkeypatch.setattr(module.RegionStore, "_near", lambda self, key: looked.append(key) or near(self, key))
-    error = pytest.raises(MissingKeys, store.__getitem__, "aaax").value
-    assert not looked
-    assert all(f"'{key}'" in str(error) for key in ("aaaa", "aaab", "aaac")) and "aaad" not in str(error)
-    assert str(pickle.loads(pickle.dumps(error))) == str(error) and looked == ["aaax"]
-
-
-# -- several stores
-
-
-def test_several_stores_as_one(build, tmp_path, make, same):
-    one = build("1.roi", ["a", "b"], failures=[Failure("f", "empty", "m"), Failure("g", "empty", "m")])
-    two = build("2.roi", ["b", "c", "g"], failures=[Failure("f", "missing", "m"), Failure("h", "missing", "m")])
-    for target in ([one, two], str(tmp_path / "*.roi"), [one, str(tmp_path / "2*"), two]):
-        store = open_store(target)
-        assert store.paths == [one, two] and len(store.manifests) == 2
-        assert sorted(store.keys()) == ["a", "b", "c", "g"] and len(store) == 4
-        assert all(same(store[key], make(key)) for key in "abcg")
-        assert sorted((f.key, f.kind) for f in store.failures()) == [("f", "empty"), ("h", "missing")]
-        assert pickle.loads(pickle.dumps(store)).paths == store.paths
-
-
-def test_stores_that_do_not_fit_together(build):
-    one = build("1.roi", ["a", "b"])
-    with pytest.raises(StoreMismatch, match="different records of 'b'"):
-        open_store([one, build("2.roi", ["b"], salt=1)])
-    with pytest.raises(StoreMismatch, match="dimension 8.*9"):
-        open_store([one, build("3.roi", ["z"], d=9)])
+# -- targets
 
 
 def test_some_shards_of_a_store(build):
