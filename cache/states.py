@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .errors import CorruptRecord
 from .regions import Failure
@@ -27,11 +27,13 @@ class WriteResult:
         written: records stored.
         duplicates: results not stored, because the store or the same call has a state that beats theirs.
         failed: failures stored, those of features that the store's dtype cannot hold included.
+        nbytes: how long the stored values are together.
     """
 
     written: int
     duplicates: int
     failed: int
+    nbytes: int = field(default=0, compare=False)
 
 
 def is_record(flags: int | None) -> bool:
@@ -69,7 +71,8 @@ def decide(
         replaces = on_duplicate == "replace" and stored[key] is not None
         states[key] = (flags | REPLACED if replaces else flags), value
     failed = sum(not is_record(flags) for flags, _ in states.values())
-    return states, WriteResult(len(states) - failed, len(results) - len(states), failed)
+    nbytes = sum(len(value) for _, value in states.values())
+    return states, WriteResult(len(states) - failed, len(results) - len(states), failed, nbytes)
 
 
 def encode_failure(failure: Failure) -> bytes:

@@ -5,11 +5,16 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cache import Failure
 
+from .pace import Pace
+from .report_samples import Samples
 from .signals import INTERRUPTED
+
+if TYPE_CHECKING:
+    from .sources import Item
 
 STAGES = ("list", "decode", "model", "write")
 MOST_EXAMPLES = 20
@@ -26,8 +31,13 @@ class Tally:
         failures: inputs without one, per kind.
         retried, refreshed: earlier failures tried again, and records replaced because their image changed.
         regions: regions written by this run.
+        nbytes: length of the values written by this run.
         seconds, images: time spent in each stage, and how many images went through it.
+        pace: how fast images are committed.
+        devices: where models are at work.
+        queues: how many images wait in front of each stage; the engine keeps it up to date.
         examples: the first failures, with their messages.
+        samples: a few inputs of every sort, for the report.
     """
 
     listed: int = 0
@@ -38,10 +48,15 @@ class Tally:
     retried: int = 0
     refreshed: int = 0
     regions: int = 0
+    nbytes: int = 0
     failures: Counter[str] = field(default_factory=Counter)
     seconds: Counter[str] = field(default_factory=Counter)
     images: Counter[str] = field(default_factory=Counter)
+    pace: Pace = field(default_factory=Pace)
+    devices: list[str] = field(default_factory=list)
+    queues: dict[str, int] = field(default_factory=dict)
     examples: list[Failure] = field(default_factory=list)
+    samples: Samples = field(default_factory=Samples)
 
     @property
     def failed(self) -> int:
@@ -56,14 +71,23 @@ class Tally:
         """Whether every input of the whole listing has its state."""
         return self.complete and self.done == self.listed
 
-    def fail(self, failure: Failure) -> None:
+    def keep(self, item: Item) -> None:
+        """Count an input that has a record."""
+        self.records += 1
+        self.samples.keep(item)
+
+    def fail(self, failure: Failure, item: Item) -> None:
+        """Count an input that has a failure."""
         self.failures[failure.kind] += 1
+        self.samples.fail(failure, item)
         if len(self.examples) < MOST_EXAMPLES:
             self.examples.append(failure)
 
     def spend(self, stage: str, seconds: float, images: int) -> None:
         self.seconds[stage] += seconds
         self.images[stage] += images
+        if stage == "write":
+            self.pace.add(images)
 
     def rates(self) -> dict[str, float]:
         """Images per second of each stage's own time: what it could do if it had nothing to wait for."""

@@ -89,7 +89,8 @@ class Work:
         regions = [result for result in results if isinstance(result, Regions)]
         failures = [result for result in results if isinstance(result, Failure)]
         if regions or failures:
-            self._writer.write(regions, failures, on_duplicate="replace" if self._refresh_changed else "drop")
+            on_duplicate = "replace" if self._refresh_changed else "drop"
+            self.tally.nbytes += self._writer.write(regions, failures, on_duplicate).nbytes
         states = self._writer.states([task.item.key for task in tasks])
         for task, result, state in zip(tasks, results, states, strict=True):
             self._count(task, result, state)
@@ -99,16 +100,16 @@ class Work:
         begin = time.perf_counter()
         tally = self.tally
         for item in chunk.duplicates:
-            self._fail(Failure(item.key, "duplicate_key", "another input has the same key", item.source))
+            self._fail(Failure(item.key, "duplicate_key", "another input has the same key", item.source), item)
         for item, state in zip(chunk.items, self._writer.states([item.key for item in chunk.items]), strict=True):
             if state is None or (isinstance(state, Failure) and self._retry_failed):
                 self._ready.append(Task(item, state))
             elif isinstance(state, Failure):
-                self._fail(state)
+                self._fail(state, item)
             elif self._refresh_changed:
                 self._ready.append(Task(item, state, self._digest(item.key)))
             else:
-                tally.records += 1
+                tally.keep(item)
                 tally.already += 1
         tally.spend("list", time.perf_counter() - begin + chunk.seconds, len(chunk))
 
@@ -125,17 +126,17 @@ class Work:
         tally.retried += isinstance(task.before, Failure)
         tally.refreshed += task.refreshes and result is not None
         if isinstance(state, Failure):
-            self._fail(state)
+            self._fail(state, task.item)
             return
-        tally.records += 1
+        tally.keep(task.item)
         if isinstance(result, Regions):
             tally.new += not task.refreshes
             tally.regions += result.num_regions
         else:
             tally.already += 1
 
-    def _fail(self, failure: Failure) -> None:
-        self.tally.fail(failure)
+    def _fail(self, failure: Failure, item: Item) -> None:
+        self.tally.fail(failure, item)
         log.warning("%s: %s (key %s): %s", failure.kind, failure.source, failure.key, failure.message)
 
 

@@ -3,13 +3,18 @@ import json
 import pytest
 
 from cache import Failure
+from ray_jobs.sources import Item, Unusable
 from ray_jobs.tally import MOST_EXAMPLES, Allowance, Summary, Tally, judge
+
+
+def item(key):
+    return Item(key, Unusable("empty", "why"), f"/photos/{key}")
 
 
 def tally(listed, records, failed=0, kind="empty"):
     counts = Tally(listed=listed, records=records, new=records)
     for number in range(failed):
-        counts.fail(Failure(f"k{number}", kind, "why", f"/photos/k{number}"))
+        counts.fail(Failure(f"k{number}", kind, "why", f"/photos/k{number}"), item(f"k{number}"))
     return counts
 
 
@@ -56,6 +61,6 @@ def test_summary_for_people():
     for part in ("30 listed", "5 new", "25 failed", "empty: 25", "/photos/k0: why", "and 5 more", "s.roi"):
         assert part in text
     counts = Tally(listed=1)
-    counts.fail(Failure("k", "empty", "why", "/photos/\x1b[31mred\n.jpg"))
+    counts.fail(Failure("k", "empty", "why", "/photos/\x1b[31mred\n.jpg"), item("k"))
     assert "\x1b" not in summary(counts).text() and r"\n.jpg" in summary(counts).text()
     assert "images/s" not in summary(tally(1, 1), device=None).text()
