@@ -98,8 +98,7 @@ class Preprocess:
 
     Attributes:
         short_side, long_side: the short side becomes `short_side`, unless the long side would exceed `long_side`.
-        mean_bgr: subtracted from the channels in the order in which the network gets them (BGR, unless `channels`
-            says otherwise); brightness 0..255.
+        mean: subtracted from the channels, in the order in which the network gets them; brightness 0..255.
         std: divides the channels after that, in the same order.
         resize: "pillow" filters the uint8 image (detectron2); "opencv" interpolates the float image after the
             subtraction, one scale for both axes (Caffe, maskrcnn-benchmark); "torch" interpolates the float image
@@ -109,7 +108,7 @@ class Preprocess:
 
     short_side: int = 800
     long_side: int = 1333
-    mean_bgr: tuple[float, float, float] = (102.9801, 115.9465, 122.7717)
+    mean: tuple[float, float, float] = (102.9801, 115.9465, 122.7717)
     std: tuple[float, float, float] = (1.0, 1.0, 1.0)
     resize: str = "pillow"
     channels: str = "bgr"

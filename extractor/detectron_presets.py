@@ -27,7 +27,7 @@ VSR_VISUALBERT = Preset(
         shifted_scores=True,
         roi_chunk=250,
     ),
-    preprocess=Preprocess(mean_bgr=(103.53, 116.28, 123.675)),
+    preprocess=Preprocess(mean=(103.53, 116.28, 123.675)),
     selection=PerClassNMS(threshold=0.5, min_score=0.5, class_boxes=True),
     weights="coco_mask_rcnn_r101_fpn.safetensors",
     class_file="coco_classes.txt",
@@ -86,7 +86,7 @@ def detectron_preset(name: str) -> Preset:
         preprocess=Preprocess(
             short_side=config.INPUT.MIN_SIZE_TEST,
             long_side=config.INPUT.MAX_SIZE_TEST,
-            mean_bgr=tuple(config.MODEL.PIXEL_MEAN),
+            mean=tuple(config.MODEL.PIXEL_MEAN),
             std=tuple(config.MODEL.PIXEL_STD),
             channels=config.INPUT.FORMAT.lower(),
         ),

@@ -62,5 +62,5 @@ def network_input(rgb: np.ndarray, rule: Preprocess, to: Frame) -> Tensor:
 
 def _centred(pixels: np.ndarray, rule: Preprocess) -> np.ndarray:
     """f32: mean subtracted in the precision of `pixels`, then divided by the deviation."""
-    centred = (pixels - np.array(rule.mean_bgr, dtype=pixels.dtype)).astype(np.float32)
+    centred = (pixels - np.array(rule.mean, dtype=pixels.dtype)).astype(np.float32)
     return centred if rule.std == (1.0, 1.0, 1.0) else centred / np.array(rule.std, dtype=np.float32)

@@ -60,7 +60,7 @@ class Preset:
     def weights_file(self) -> Path:
         """Where its checkpoint lies once it is installed."""
         if self.urls:
-            return cache_folder() / "weights" / self.weights
+            return weights_folder() / self.weights
         return Path(str(files("extractor").joinpath("data", self.weights)))
 
     def choices(self) -> dict[str, str | int | float]:
@@ -80,6 +80,11 @@ def cache_folder() -> Path:
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "roivault"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "roivault"
+
+
+def weights_folder() -> Path:
+    """Where converted checkpoints lie."""
+    return cache_folder() / "weights"
 
 
 def list_text(values: tuple[float, ...]) -> str:

@@ -74,7 +74,7 @@ def truth_of(scene: dict, height: int, width: int, attributes: int = len(ATTRIBU
 def network_input(images: np.ndarray, preprocess: Preprocess) -> Tensor:
     """RGB uint8 [B,h,w,3] of the final size to what the network takes: f32 [B,3,h,w], BGR minus the means."""
     bgr = torch.from_numpy(np.ascontiguousarray(images[..., ::-1])).permute(0, 3, 1, 2).float()
-    return bgr - torch.tensor(preprocess.mean_bgr).reshape(3, 1, 1)
+    return bgr - torch.tensor(preprocess.mean).reshape(3, 1, 1)
 
 
 class SceneBatches(Dataset):

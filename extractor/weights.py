@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from cache import InputNotFound, WeightsError
 
-from .preset import Preset
+from .preset import Preset, weights_folder
 
 if TYPE_CHECKING:
     import torch
@@ -52,8 +52,12 @@ def weights_sha256(path: Path) -> str:
     """What tells a checkpoint from others in a store's fingerprint, hexadecimal.
 
     The sha256 of the file, or of the file it was converted from, so that the original and its conversion are the same.
+    Only what lies in the cache is believed about its origin: `weights import` wrote it, and its checksum is kept.
     """
-    return read_metadata(path).get(SOURCE_SHA256) or file_sha256(path)
+    if path.resolve().parent == weights_folder().resolve():
+        if source := read_metadata(path).get(SOURCE_SHA256):
+            return source
+    return file_sha256(path)
 
 
 def read_metadata(path: Path) -> dict[str, str]:

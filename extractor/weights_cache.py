@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 
 from cache import DiskError, InputNotFound, UsageError, WeightsError
 
-from .preset import Preset, cache_folder
-from .weights import SOURCE_SHA256, file_sha256, matching_tensors, read_metadata
+from .preset import Preset, cache_folder, weights_folder
+from .weights import SOURCE_SHA256, file_sha256, matching_tensors, weights_sha256
 
 BLOCK = 1 << 20
 TIMEOUT = 30  # seconds without a byte
@@ -93,13 +93,13 @@ def import_weights(preset: Preset, file: Path, source: str = "") -> Path:
 
     if not file.is_file():
         raise InputNotFound(f"there is no file {file}")
-    digest = read_metadata(file).get(SOURCE_SHA256) or file_sha256(file)
+    digest = weights_sha256(file)
     if source:
         _refuse_change(source, digest, recorded())
     state = matching_tensors(empty_network(preset.architecture), file)
     if source:
         _record(source, digest)  # only now: what does not fit must not bar the right file later
-    target = cache_folder() / "weights" / preset.weights
+    target = weights_folder() / preset.weights
     with _disk_errors(target.parent):
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = target.with_name(f"{target.name}.{os.getpid()}.partial")

@@ -63,7 +63,7 @@ def test_a_network_of_one_file_runs_by_its_name(quarters, pictures):
     found, given = extractor(pictures[:2], boxes=[None, np.array([[0, 0, 30, 30]])])
     assert found.features.shape == (3, 3) and given.features.shape == (1, 3) and found.attr_ids is None
     assert found.boxes[0].tolist() == pytest.approx([0, 0, 80, 60], abs=0.5)
-    top_left = pictures[0][:60, :80].mean((0, 1))[::-1] - quarters.preprocess.mean_bgr
+    top_left = pictures[0][:60, :80].mean((0, 1))[::-1] - quarters.preprocess.mean
     np.testing.assert_allclose(found.features[0], top_left * [1, 2, 3], atol=3)
 
 

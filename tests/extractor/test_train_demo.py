@@ -46,7 +46,7 @@ def test_targets_follow_the_resize():
 
 def test_the_input_is_bgr_minus_the_means():
     pixel = network_input(np.array([[[[10, 20, 30]]]], np.uint8), DEMO.preprocess)
-    expected = torch.tensor([30.0, 20.0, 10.0]) - torch.tensor(DEMO.preprocess.mean_bgr)
+    expected = torch.tensor([30.0, 20.0, 10.0]) - torch.tensor(DEMO.preprocess.mean)
     assert torch.equal(pixel.flatten(), expected)
 
 

@@ -88,13 +88,25 @@ def test_a_checkpoint_of_another_network_is_refused_by_its_name(model, small_wei
         load_weights(model, tmp_path / "bua.safetensors")
 
 
-def test_a_converted_checkpoint_counts_as_the_original(small_weights, tmp_path):
-    save_file(load_file(small_weights), str(tmp_path / "converted"), {SOURCE_SHA256: "ab" * 32})
-    assert weights_sha256(tmp_path / "converted") == "ab" * 32
+def test_only_in_the_cache_a_converted_checkpoint_counts_as_the_original(small_weights, tmp_path, monkeypatch):
+    monkeypatch.setenv("ROIVAULT_HOME", str(tmp_path))
+    (tmp_path / "weights").mkdir()
+    installed, given = tmp_path / "weights" / "installed.safetensors", tmp_path / "given.safetensors"
+    for path in (installed, given):
+        save_file(load_file(small_weights), str(path), {SOURCE_SHA256: "ab" * 32})
+    assert weights_sha256(installed) == "ab" * 32
+    assert weights_sha256(given) == file_sha256(given)  # anybody can write that into a file
+    (tmp_path / "weights" / "link.safetensors").symlink_to(given)
+    assert weights_sha256(tmp_path / "weights" / "link.safetensors") == file_sha256(given)
     assert weights_sha256(small_weights) == file_sha256(small_weights)
+
+
+def test_any_file_has_a_checksum(tmp_path, monkeypatch):
+    monkeypatch.setenv("ROIVAULT_HOME", str(tmp_path))
+    (tmp_path / "weights").mkdir()
     for content in (b"", b"\x10" + b"\0" * 7 + b"{", b"\xff" * 8 + b"{", b"\x80\x02}."):
-        (tmp_path / "other").write_bytes(content)
-        assert weights_sha256(tmp_path / "other") == file_sha256(tmp_path / "other")
+        (tmp_path / "weights" / "other").write_bytes(content)
+        assert weights_sha256(tmp_path / "weights" / "other") == file_sha256(tmp_path / "weights" / "other")
 
 
 def test_missing_published_weights_say_how_to_get_them(tmp_path, monkeypatch):
