@@ -13,6 +13,7 @@ from itertools import chain
 from pathlib import Path
 
 from .index import Entry
+from .published import RemoteShard, read_remote
 from .shard import SealedShard
 
 THREADS = 8
@@ -21,16 +22,22 @@ _CGROUPS = Path("/sys/fs/cgroup")
 _pool: ThreadPoolExecutor | None = None
 
 
-def read_values(places: Sequence[tuple[SealedShard, Entry]]) -> list[memoryview]:
+def read_values(places: Sequence[tuple[SealedShard | RemoteShard, Entry]]) -> list[memoryview]:
     """The bytes of values of sealed shards, each in memory of its own.
 
     Raises:
         StoreDamaged: an index points behind the end of its shard.
-        DiskError
+        DiskError, StoreUnreachable
     """
     if len(places) == 1:
         shard, entry = places[0]
         return [shard.read(entry)]
+    far = [i for i, (shard, _) in enumerate(places) if isinstance(shard, RemoteShard)]
+    if far:
+        near = [i for i in range(len(places)) if i not in set(far)]
+        values = dict(zip(far, read_remote([places[i] for i in far]), strict=True))
+        values |= zip(near, read_values([places[i] for i in near]), strict=True)
+        return [values[i] for i in range(len(places))]
     order = sorted(range(len(places)), key=lambda i: (str(places[i][0].path), places[i][1].offset))
     share = max(1, -(-len(order) // THREADS))
     parts = [order[start : start + share] for start in range(0, len(order), share)]

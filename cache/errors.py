@@ -111,7 +111,19 @@ class StoreLocked(RoivaultError):
     exit_code = 75
 
 
+class InfrastructureLost(RoivaultError):
+    """The machines or processes that a job ran on are gone; what was committed before is intact."""
+
+    exit_code = 75
+
+
 class DiskError(RoivaultError):
     """The disk is full or failing; what was committed before is intact."""
 
     exit_code = 74
+
+
+class StoreUnreachable(DiskError):
+    """What lies behind a URL did not answer in time; nothing says that it is damaged."""
+
+    exit_code = 75

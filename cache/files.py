@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,8 +15,23 @@ import lmdb
 from .errors import DiskError
 
 TEMPORARY = ".tmp"  # suffix of a file that is not complete yet; swept when a writer opens the store
+DAMAGED = ".damaged"  # suffix of what `repair` moved aside; nothing reads or removes it
 _DISK = {errno.ENOSPC: "is full", errno.EDQUOT: "has no quota left", errno.EIO: "fails", errno.EROFS: "is read-only"}
 _LITTLE = 1 << 20
+
+
+def cache_folder(variable: str, name: str) -> Path:
+    """A folder for what can be fetched again: what an environment variable says, else one of roivault's own.
+
+    The latter are in $ROIVAULT_HOME, else in `roivault` in the platform's folder for such things.
+    """
+    if chosen := os.environ.get(variable):
+        return Path(chosen).expanduser()
+    if home := os.environ.get("ROIVAULT_HOME"):
+        return Path(home).expanduser() / name
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "roivault" / name
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "roivault" / name
 
 
 def replace_file(path: Path, *parts) -> None:
@@ -75,6 +91,38 @@ def disk_errors(path: Path) -> Iterator[None]:
             f"the disk at {disk} {_DISK[errno.ENOSPC if full else code]} ({free:,} bytes free): cannot write {path} "
             f"({error}); what was committed before is intact, make room and run the same line again"
         ) from error
+
+
+def require_room(folder: Path, size: int) -> None:
+    """Raises: DiskError: the disk of a folder has not `size` bytes left."""
+    while not folder.exists():
+        folder = folder.parent
+    stat = os.statvfs(folder)
+    free = stat.f_bavail * stat.f_frsize
+    if size > free:
+        raise DiskError(
+            f"the disk at {mount_point(folder)} has {free:,} bytes free, and {size:,} are needed in {folder}; nothing "
+            "was written: make room, or choose another place"
+        )
+
+
+def set_aside(path: Path) -> Path:
+    """Keep what is at `path`, which is to be replaced or removed next, under a name that ends in .damaged.
+
+    `path` itself stays meanwhile, where the file system has hard links. Raises: OSError.
+    """
+    number, target = 1, path.with_name(path.name + DAMAGED)
+    while os.path.lexists(target):
+        if os.path.exists(target) and os.path.samefile(path, target):
+            return target  # a process that was killed had come so far
+        number += 1
+        target = path.with_name(f"{path.name}.{number}{DAMAGED}")
+    try:
+        os.link(path, target, follow_symlinks=False)
+    except OSError:
+        os.rename(path, target)
+    sync_directory(path.parent)
+    return target
 
 
 def no_room_to_map(path: Path) -> DiskError:

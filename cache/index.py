@@ -28,6 +28,7 @@ FILE = "index.idx"
 _MAGIC = b"RVIX"
 _VERSION = 1
 _HEADER = struct.Struct("<4sIQQQQ24x")
+HEADER_BYTES = _HEADER.size
 _COVER = np.dtype([("number", "<u8"), ("checksum", "<u8")])
 _COLUMNS = (
     ("hash", "<u8"), ("offset", "<u8"), ("checksum", "<u8"), ("key_offset", "<u8"), ("length", "<u4"),
@@ -150,7 +151,7 @@ class Index:
         magic, version, count, shards, heap, checksum = _HEADER.unpack_from(data)
         if magic != _MAGIC or version != _VERSION:
             raise StoreDamaged(path, f"it is not an index of version {_VERSION}, the one this roivault reads")
-        expected = _HEADER.size + shards * _COVER.itemsize + count * _ENTRY_BYTES + heap
+        expected = promised_size(data[: _HEADER.size])
         if expected != size:
             raise StoreDamaged(path, f"it has {size} bytes, its header promises {expected}")
         if check:
@@ -210,6 +211,14 @@ class Index:
     @property
     def records(self) -> int:
         return len(self) - self.failures
+
+
+def promised_size(header: bytes | memoryview) -> int:
+    """Bytes of the index that has this header; 0 if it is none."""
+    if len(header) != _HEADER.size:
+        return 0
+    magic, _, count, shards, heap, _ = _HEADER.unpack(header)
+    return _HEADER.size + shards * _COVER.itemsize + count * _ENTRY_BYTES + heap if magic == _MAGIC else 0
 
 
 def _digest(*parts) -> int:

@@ -6,14 +6,13 @@ import difflib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import combinations, islice
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
 from .errors import MissingKeys, RoivaultError, StoreMismatch
 from .index import Index
-from .manifest import signature
+from .published import Place, take_snapshot
 from .snapshot import Snapshot, State
 from .states import is_record
 
@@ -28,7 +27,7 @@ class Lookup:
     """What several stores hold, as they were found last: a key that is not found, or `refresh`, looks at them anew.
 
     Args:
-        parts: each store directory, with the shards of it to read (None: all).
+        parts: each store directory or published store, with the shards of it to read (None: all).
         check: compare the checksums of the indexes.
 
     Attributes:
@@ -38,7 +37,7 @@ class Lookup:
     Raises: StoreNotFound, StoreDamaged; StoreMismatch: they do not fit together.
     """
 
-    def __init__(self, parts: Sequence[tuple[Path, frozenset[int] | None]], check: bool):
+    def __init__(self, parts: Sequence[tuple[Place, frozenset[int] | None]], check: bool):
         self._parts, self._check = parts, check
         self.generation = 0
         self.snapshots = self._take()
@@ -46,16 +45,20 @@ class Lookup:
     def _take(self) -> list[Snapshot]:
         self.generation += 1
         while True:
-            snapshots = [Snapshot(path, self._check, shards) for path, shards in self._parts]
+            snapshots = [take_snapshot(place, self._check, shards) for place, shards in self._parts]
             try:
                 _refuse_conflicts(snapshots)
                 return snapshots
             except FileNotFoundError:
                 pass  # what was an open shard was sealed or removed meanwhile
 
-    def refresh(self) -> bool:
-        """Look at the stores anew; returns whether any has changed. Raises: as the class."""
-        changed = any(snapshot.signature != signature(snapshot.path) for snapshot in self.snapshots)
+    def refresh(self, asked: bool = True) -> bool:
+        """Look at the stores anew; returns whether any has changed. Raises: as the class.
+
+        Args:
+            asked: False for a key that was not found: then a published store may be believed for a while.
+        """
+        changed = any(snapshot.changed(asked) for snapshot in self.snapshots)
         if changed:
             self.snapshots = self._take()
         return changed
@@ -75,7 +78,7 @@ class Lookup:
             records: copy the records of open shards too, not only their failures.
         """
         found = self.current(lambda: self._look_up(keys, records))
-        if any(hit is None or not hit[1].is_record for hit in found) and self.refresh():
+        if any(hit is None or not hit[1].is_record for hit in found) and self.refresh(asked=False):
             found = self.current(lambda: self._look_up(keys, records))
         return found
 
@@ -98,7 +101,7 @@ class Lookup:
             raise self.missing([key], hit)
         return hit
 
-    def resolved(self) -> list[tuple[Path, Index]]:
+    def resolved(self) -> list[tuple[Place, Index]]:
         """The states of every store."""
         return self.current(lambda: [(snapshot.path, snapshot.resolved()) for snapshot in self.snapshots])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -13,11 +14,14 @@ import xxhash
 
 from .errors import StoreDamaged, StoreNotFound, UsageError
 from .files import replace_file
+from .regions import FEATURE_DTYPES
 
 FILE = "manifest.json"
 FORMAT = 1  # major version of the store format; a roivault reads every store of its own
 _HEAD = b'{\n "checksum": "'
 _ZEROS = b"0" * 16
+HEAD_BYTES = len(_HEAD) + len(_ZEROS)  # with the checksum: another manifest begins otherwise
+_LARGEST = 1 << 60  # of any count or size
 
 
 @dataclass(frozen=True)
@@ -125,18 +129,47 @@ class Manifest:
         return cls.from_bytes(data, path)
 
     @classmethod
-    def from_bytes(cls, data: bytes, path: Path) -> Manifest:
+    def from_bytes(cls, data: bytes, path: Path | str) -> Manifest:
+        """Read a manifest; `path` is what errors name. Raises: StoreDamaged."""
         start, end = len(_HEAD), len(_HEAD) + 16
         if data[:start] != _HEAD or _digest(data[:start] + _ZEROS + data[end:]) != data[start:end]:
             raise StoreDamaged(path, "its checksum is wrong: it was altered or cut short")
-        values = json.loads(data)
-        if values["format"] != FORMAT:
-            raise StoreDamaged(
-                path, f"its format is {values['format']}, roivault here reads {FORMAT}", "use the roivault that made it"
-            )
-        shards = (_known(Shard, shard) for shard in values.pop("shards"))
-        shards = tuple(Shard(**{**shard, "provenance": tuple(shard["provenance"])}) for shard in shards)
-        return cls(shards=shards, **_known(cls, values))
+        try:
+            values = json.loads(data)
+            if values["format"] != FORMAT:
+                raise StoreDamaged(
+                    path, f"its format is {values['format']!r}, roivault here reads {FORMAT}",
+                    "use the roivault that made it",
+                )  # fmt: skip
+            shards = (_known(Shard, shard) for shard in values.pop("shards"))
+            shards = tuple(Shard(**{**shard, "provenance": tuple(shard["provenance"])}) for shard in shards)
+            manifest = cls(shards=shards, **_known(cls, values))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise StoreDamaged(path, f"it is no manifest ({type(error).__name__}: {error})") from None
+        if why := manifest._implausible():
+            raise StoreDamaged(path, why)
+        return manifest
+
+    def _implausible(self) -> str | None:
+        """What no writer would have written: a manifest from elsewhere may hold anything."""
+        if self.feature_dtype not in FEATURE_DTYPES or not (self.dim is None or _is_count(self.dim)):
+            return f"its features are {self.dim!r} x {self.feature_dtype!r}"
+        if not isinstance(self.fingerprint, (dict, type(None))) or not isinstance(self.vocabularies, dict):
+            return "its fingerprint or its vocabularies are no objects"
+        for name, words in self.vocabularies.items():
+            if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+                return f"its vocabulary {name!r} is no list of names"
+        for place, shard in enumerate(self.shards):
+            if not _is_count(shard.number):
+                return f"its shard {place} has the number {shard.number!r}"
+            if shard.state not in ("open", "sealed") or not all(isinstance(made, dict) for made in shard.provenance):
+                return f"its shard {shard.number} is {shard.state!r}, made by {shard.provenance!r}"
+            counts = (shard.records, shard.failures, shard.bytes, shard.index_bytes)
+            checksums = (shard.checksum, shard.index_checksum)
+            if shard.sealed and not (all(map(_is_count, counts)) and all(map(_is_checksum, checksums))):
+                return f"its shard {shard.number} has the counts {counts} and the checksums {checksums}"
+        numbers = [shard.number for shard in self.shards]
+        return None if numbers == sorted(set(numbers)) else f"the numbers of its shards are {numbers}"
 
 
 def as_json(name: str, value: Any) -> Any:
@@ -159,6 +192,14 @@ def signature(store: Path) -> tuple[int, int, int] | None:
 def _known(cls: type, values: dict[str, Any]) -> dict[str, Any]:
     """Without what a later minor version may have added."""
     return {f.name: values[f.name] for f in fields(cls) if f.name in values}
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < _LARGEST
+
+
+def _is_checksum(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch("[0-9a-f]{16}", value) is not None
 
 
 def _digest(data: bytes) -> bytes:

@@ -95,6 +95,13 @@ def encode(regions: Regions, feature_dtype: str) -> bytes:
     return b"".join([HEADER.pack(*header), *body])
 
 
+def aligned_memory(size: int, offset: int) -> np.ndarray:
+    """Memory for a value at `offset` of a shard, aligned as there, so that its arrays can be views; u8[size]."""
+    memory = np.empty(size + ALIGNMENT, np.uint8)
+    start = (offset - memory.ctypes.data) % ALIGNMENT
+    return memory[start : start + size]
+
+
 def decode(key: str, buffer: bytes | memoryview, check: bool = True) -> Regions:
     """The regions in a record. Arrays are views of `buffer` where it is aligned, else copies.
 

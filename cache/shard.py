@@ -20,7 +20,7 @@ from .errors import StoreDamaged
 from .files import disk_errors, no_room_to_map, sync_file
 from .index import Entry, Index
 from .manifest import Shard
-from .record import ALIGNMENT
+from .record import aligned_memory
 
 _CHUNK = 16 << 20
 _BLOCK = 2048  # no two records of a shard start in one block of this size, since none is smaller
@@ -40,15 +40,18 @@ def seal(store: Path, shard: Shard, environment: Environment) -> Shard:
         size = environment.data_size()
         environment.retire()
         sync_file(path, size)
-        checksum = file_checksum(path)
-        index = Index.build(entries)
-        index_checksum = index.save(store / shard.index_file)
+        return sealed(store, shard, Index.build(entries), file_checksum(path))
+
+
+def sealed(store: Path, shard: Shard, index: Index, checksum: int) -> Shard:
+    """Write the index of a shard whose file is complete; returns the shard as sealed. Raises: DiskError."""
+    index.covers[shard.number] = index_checksum = index.save(store / shard.index_file)
     return replace(
         shard,
         state="sealed",
         records=index.records,
         failures=index.failures,
-        bytes=size,
+        bytes=os.path.getsize(store / shard.file),
         checksum=f"{checksum:016x}",
         index_bytes=os.path.getsize(store / shard.index_file),
         index_checksum=f"{index_checksum:016x}",
@@ -166,9 +169,7 @@ class SealedShard:
     def read(self, entry: Entry) -> memoryview:
         """The value in memory of its own, read from the file and nothing around it. Raises: StoreDamaged, DiskError."""
         self._refuse_outside(entry)
-        memory = np.empty(entry.length + ALIGNMENT, np.uint8)
-        start = (entry.offset - memory.ctypes.data) % ALIGNMENT  # aligned as in the file, so that arrays can be views
-        memory = memory[start : start + entry.length]
+        memory = aligned_memory(entry.length, entry.offset)
         done = 0
         with disk_errors(self.path):
             while done < entry.length:
@@ -182,6 +183,10 @@ class SealedShard:
         """Where in the file an array lies; None if it is not a view of it."""
         offset = _address(array.data) - _address(self.view) if array.size else 0
         return offset if 0 <= offset < len(self.view) else None
+
+    def seen_as(self, dtype: np.dtype) -> np.ndarray:
+        """The whole file as an array of numbers, the last bytes left out if they do not make one."""
+        return np.frombuffer(self.view, dtype, len(self.view) // dtype.itemsize)
 
     def is_new(self, entry: Entry) -> bool:
         """Whether this process has not compared the checksum of the record yet. Raises: StoreDamaged."""

@@ -59,16 +59,23 @@ class Snapshot:
     def __init__(self, path: Path, check: bool = True, shards: frozenset[int] | None = None):
         self.path = path
         while True:
-            self.signature = signature(path)
+            self.signature = self._signature()
             try:
                 self._take(check, shards)
                 break
             except StoreDamaged:
-                if self.signature == signature(path):
+                if self.signature == self._signature():
                     raise  # else the writer sealed or removed a shard between our look at the manifest and at the shard
         self._mapped: dict[int, SealedShard] = {}
         self._resolved: tuple[dict[int, int], Index] | None = None
         self.close = weakref.finalize(self, _release, list(self.open.values()))
+
+    def _signature(self) -> object:
+        return signature(self.path)
+
+    def changed(self, asked: bool) -> bool:
+        """Whether the manifest was replaced since; `asked` tells a wish to know from a key that was not found."""
+        return self.signature != self._signature()
 
     def _take(self, check: bool, shards: frozenset[int] | None) -> None:
         manifest = Manifest.load(self.path)
@@ -154,7 +161,8 @@ class Snapshot:
         """Raises: CorruptRecord, StoreDamaged."""
         value = self.value(state)
         if state.entry is not None and xxhash.xxh3_64_intdigest(value) != state.entry.checksum:
-            raise CorruptRecord(key, "the checksum of its failure is wrong")
+            where = f"{self.mapped(state.shard).path}, byte {state.entry.offset}"
+            raise CorruptRecord(key, f"the checksum of its failure is wrong ({where})")
         return decode_failure(key, value)
 
     def mapped(self, number: int) -> SealedShard:

@@ -9,15 +9,17 @@ from typing import TypeVar
 import numpy as np
 
 from .cold import available_memory, read_values
-from .errors import UsageError
-from .lookup import CHUNK, Lookup
+from .errors import CorruptRecord, UsageError
+from .lookup import CHUNK, Hit, Lookup
 from .manifest import Manifest
+from .published import RemoteShard, read_ahead
 from .record import decode
 from .regions import Failure, Regions
+from .remote import RemoteFolder
 from .shard import SealedShard
 from .snapshot import Snapshot, State
 from .states import is_record
-from .targets import Target, absolute, resolve_targets
+from .targets import Target, absolute, parts_of, resolve_targets
 
 VERIFY = ("first", "always", "never")
 READ = ("auto", "mmap", "pread")
@@ -31,11 +33,12 @@ class RegionStore:
     A snapshot of the manifests: a key that is not found, or `refresh()`, looks for newer ones. May be shared between
     threads, inherited through a fork, and pickled (the other process opens the stores anew).
 
-    Arrays of records in sealed shards are read-only views that keep the file mapped; those of open shards are copies.
+    Arrays of records in sealed shards are read-only views that keep the file mapped; those of open shards, and of
+    published stores and whatever is read together with them, are copies.
     Both stay valid whatever becomes of the store object or the writer.
 
     Attributes:
-        paths: the store directories.
+        paths: the store directories; in the place of a published store its `RemoteFolder`.
         verify: when checksums are compared: "always", "first" or "never".
     """
 
@@ -78,8 +81,8 @@ class RegionStore:
         """Each of the stores on its own, with the same shards. Raises: StoreNotFound, StoreDamaged."""
         parts = zip(self._parts, self.manifests, strict=True)
         return [
-            RegionStore(path if chosen is None else [path / shard.file for shard in manifest.shards], self.verify)
-            for (path, chosen), manifest in parts
+            RegionStore(parts_of(place, None if chosen is None else [s.file for s in manifest.shards]), self.verify)
+            for (place, chosen), manifest in parts
         ]
 
     # -- records
@@ -126,7 +129,9 @@ class RegionStore:
         return [self._decode(*hit, value) for hit, value in zip(hits, values, strict=True)]
 
     def reads_mapped(self, read: str) -> bool:
-        """Whether `get_many(read=read)` gives views of mapped files."""
+        """Whether `get_many(read=read)` gives views of mapped files; never where a published store is among them."""
+        if any(isinstance(path, RemoteFolder) for path in self.paths):
+            return False
         if read == "auto" and self._in_memory is None:
             available = available_memory()
             size = sum(shard.bytes for manifest in self.manifests for shard in manifest.sealed)
@@ -138,7 +143,10 @@ class RegionStore:
             return decode(key, value, check=self.verify != "never")
         shard = snapshot.mapped(state.shard)
         check = self.verify == "always" or (self.verify == "first" and shard.is_new(state.entry))
-        regions = decode(key, value, check)
+        try:
+            regions = decode(key, value, check)
+        except CorruptRecord as error:
+            raise CorruptRecord(key, f"{error.why} ({shard.path}, byte {state.entry.offset})") from None
         if check:
             shard.mark(state.entry)
         return regions
@@ -182,9 +190,15 @@ class RegionStore:
 
     def prefetch(self, keys: Sequence[str]) -> None:
         """Ask the system to read the records of `keys` ahead; keys that are not in a sealed shard are ignored."""
-        for hit in self._lookup.find(keys, records=False):
-            if hit is not None and hit[1].entry is not None:
-                hit[0].mapped(hit[1].shard).prefetch(hit[1].entry)
+        self._prefetch(self._lookup.find(keys, records=False))
+
+    def _prefetch(self, hits: Sequence[Hit | None]) -> None:
+        sealed = [hit for hit in hits if hit is not None and hit[1].entry is not None]
+        places = [(snapshot.mapped(state.shard), state.entry) for snapshot, state in sealed]
+        read_ahead([place for place in places if isinstance(place[0], RemoteShard)])
+        for shard, entry in places:
+            if isinstance(shard, SealedShard):
+                shard.prefetch(entry)
 
     # -- listings
 
@@ -207,7 +221,9 @@ class RegionStore:
         """The keys that have a failure."""
         failed = (key for key, state_is_record in self._lookup.states() if not state_is_record)
         while chunk := list(islice(failed, CHUNK)):
-            for key, hit in zip(chunk, self._lookup.find(chunk, records=False), strict=True):
+            hits = self._lookup.find(chunk, records=False)
+            self._prefetch(hits)
+            for key, hit in zip(chunk, hits, strict=True):
                 if hit is not None and not hit[1].is_record:  # else it got a record meanwhile
                     yield hit[0].failure(key, hit[1])
 
@@ -222,14 +238,16 @@ def open_store(
     """Open stores for reading.
 
     Args:
-        target: a store directory, shard files of one, a glob, or a list of these, which are read as one. When several
-            stores have a record of a key, it must be the same in all of them.
+        target: a store directory, shard files of one, a glob, the URL of a published store (s3://, https://, hf://,
+            file:// and what else fsspec knows), or a list of these, which are read as one. When several stores have a
+            record of a key, it must be the same in all of them.
         token, tls_ca: for a server only.
         verify: compare the checksum of a record each time it is read ("always"), the first time it is read in this
             process ("first"), or not ("never").
 
     Raises:
         StoreNotFound, StoreDamaged, UsageError
+        StoreUnreachable: a URL that did not answer in time.
         StoreMismatch: the stores do not fit together.
     """
     if verify not in VERIFY:

@@ -1,4 +1,4 @@
-"""What a user names when stores are to be read: directories, shards of one, patterns."""
+"""What a user names when stores are to be read: directories, shards of one, patterns, URLs."""
 
 from __future__ import annotations
 
@@ -9,25 +9,41 @@ from pathlib import Path
 
 from .errors import StoreNotFound, UsageError
 from .manifest import FILE, Manifest
+from .remote import RemoteFolder, is_url, store_of
 
 Target = str | os.PathLike | Iterable[str | os.PathLike]
 
 
 def absolute(target: Target) -> list[str]:
-    """The target as a list of absolute paths and globs. Raises: UsageError."""
+    """The target as a list of absolute paths, globs and URLs. Raises: UsageError."""
     targets = [os.fspath(item) for item in ([target] if isinstance(target, (str, os.PathLike)) else target)]
     if not targets:
         raise UsageError("no store was given")
-    for item in targets:
-        if "://" in item:
-            raise UsageError(f"{item}: only stores on a local or mounted disk can be opened; copy it there")
-    return [os.path.abspath(item) for item in targets]
+    return [item if is_url(item) else os.path.abspath(item) for item in targets]
 
 
-def resolve_targets(targets: Sequence[str]) -> list[tuple[Path, frozenset[int] | None]]:
-    """Each store directory once, with the shards of it that were asked for (None: all). Raises: StoreNotFound."""
-    parts: dict[Path, set[int] | None] = {}
+def parts_of(place: Path | RemoteFolder, shards: Iterable[str] | None) -> list[str]:
+    """The target that resolves to some shard files of a store, or to all of it."""
+    if isinstance(place, RemoteFolder):
+        return [place.url] if shards is None else [place.address(file) for file in shards]
+    return [str(place)] if shards is None else [str(place / file) for file in shards]
+
+
+def resolve_targets(targets: Sequence[str]) -> list[tuple[Path | RemoteFolder, frozenset[int] | None]]:
+    """Each store once, with the shards of it that were asked for (None: all).
+
+    Raises: StoreNotFound; UsageError: a URL that cannot be one of a store.
+    """
+    parts: dict[Path | RemoteFolder, set[int] | None] = {}
     for target in targets:
+        if is_url(target):
+            folder, number = store_of(target)
+            chosen = parts.setdefault(folder, None if number is None else set())
+            if number is None:
+                parts[folder] = None
+            elif chosen is not None:
+                chosen.add(number)
+            continue
         matches = [target] if os.path.exists(target) else sorted(glob.glob(target))
         if not matches:
             raise StoreNotFound(f"there is no store at {target}")

@@ -317,7 +317,7 @@ def test_some_shards_of_a_store(build):
 
 @pytest.mark.parametrize("target, error", [
     ("nowhere.roi", StoreNotFound), ("*.nothing", StoreNotFound), ([], UsageError), ("grpc://host:1", UsageError),
-    ("https://x/a.roi", UsageError), ("", StoreNotFound), (".", StoreNotFound), ("shard-00000.lmdb", StoreNotFound),
+    ("unheard-of://x/a.roi", UsageError), ("", StoreNotFound), (".", StoreNotFound), ("shard-00000.lmdb", StoreNotFound),
 ])  # fmt: skip
 def test_targets_that_are_no_stores(tmp_path, monkeypatch, target, error):
     monkeypatch.chdir(tmp_path)

@@ -1,0 +1,298 @@
+"""Files behind a URL, through fsspec: read in ranges and written whole, patiently, and never naming a secret.
+
+An fsspec file system does not survive a fork: each process makes its own when it first needs one. Networks fail now and
+then: everything is tried again, with growing pauses, until a deadline, but for errors that no second try would mend.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import random
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from .errors import DiskError, StoreDamaged, StoreUnreachable, UsageError
+from .files import disk_errors, replace_file, sync_directory, sync_file
+
+FIRST_DEADLINE = 15.0  # seconds, for a server that never answered: the name may be wrong
+DEADLINE = 120.0  # for one that did
+BLOCK = 16 << 20  # largest range of a download
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 8.0
+_NETWORK_LIBRARIES = ("aiohttp", "botocore", "aiobotocore", "requests", "urllib3", "httpx", "huggingface_hub")
+_DRIVERS = {
+    "http": "aiohttp", "https": "aiohttp", "s3": "s3fs", "s3a": "s3fs", "hf": "huggingface_hub", "gs": "gcsfs",
+    "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs", "sftp": "paramiko", "ssh": "paramiko",
+}  # fmt: skip
+_LOCAL = ("file", "local")
+_WITH_FOLDERS = (*_LOCAL, "sftp", "ssh", "smb", "hdfs", "webhdfs", "ftp", "webdav")  # that must be made
+
+T = TypeVar("T")
+
+
+def is_url(target: object) -> bool:
+    return isinstance(target, str) and "://" in target
+
+
+class RemoteFolder:
+    """A folder of a file system that fsspec knows. Two are equal when their URLs are.
+
+    `str` of one, and every message, leave out what may be secret: user, password and query.
+
+    Args:
+        url: such as s3://bucket/coco.roi; a query (https only) goes to every file.
+
+    Raises:
+        UsageError: it is no such URL.
+    """
+
+    def __init__(self, url: str):
+        self.url = url
+        base, mark, query = url.partition("?") if url.startswith("http") else (url, "", "")
+        scheme, _, rest = base.rstrip("/").partition("://")
+        self.scheme = scheme.lower()
+        self._base, self._query = f"{self.scheme}://{rest}", mark + query
+        host, slash, path = rest.partition("/")
+        user, _, host = host.rpartition("@")
+        self._shown = f"{self.scheme}://{host}{slash}{path}"
+        self._secrets = [secret for secret in (user, *user.split(":", 1), query) if secret]
+        if not rest or "::" in url:
+            raise UsageError(f"{self}: give one URL of a folder, such as s3://bucket/name.roi")
+        if any(c in path for c in "*[") or ".." in path.split("/"):
+            raise UsageError(f"{self}: patterns and '..' are for local paths; give each URL in full")
+        self._pid: int | None = None
+        self._system: Any = None
+        self._making = threading.Lock()
+        self._answered = False
+
+    def __str__(self) -> str:
+        return self._shown
+
+    def __repr__(self) -> str:
+        return f"RemoteFolder({self})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RemoteFolder) and other.url == self.url
+
+    def __hash__(self) -> int:
+        return hash(self.url)
+
+    def __reduce__(self) -> tuple:
+        return RemoteFolder, (self.url,)
+
+    def __truediv__(self, name: str) -> str:
+        """How messages name a file in it."""
+        return f"{self}/{name}"
+
+    @property
+    def local(self) -> Path | None:
+        """The folder of a file:// URL."""
+        return Path(self._system_here()._strip_protocol(self._base)) if self.scheme in _LOCAL else None
+
+    def address(self, name: str) -> str:
+        """The URL of a file in it, secrets included."""
+        return f"{self._base}/{name}{self._query}"
+
+    # -- reading
+
+    def read(self, name: str, start: int, end: int, stop: threading.Event | None = None) -> bytes:
+        """Bytes from `start` to before `end`, fewer where the file ends.
+
+        Args:
+            stop: gives up between two tries when it is set.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            StoreDamaged: more came than was asked for: ranges are not supported.
+            StoreUnreachable, DiskError, UsageError
+        """
+        exact = {} if self._system_here().async_impl else {"cache_type": "none"}  # nothing around it is read
+        data = self._patiently(name, lambda fs, path: fs.cat_file(path, start=start, end=end, **exact), stop)
+        if len(data) > end - start:
+            raise StoreDamaged(
+                self / name, f"the server sent {len(data)} bytes where {end - start} were asked for",
+                "stores can be read only from a server that supports byte ranges: use another, or copy the store here",
+            )  # fmt: skip
+        return data
+
+    def download(self, name: str, target: Path, size: int, report: Callable[[int], None] = lambda count: None) -> None:
+        """Copy a file that should have `size` bytes, block by block; `report` is told of each.
+
+        Raises: StoreDamaged: it is shorter; FileNotFoundError, StoreUnreachable, DiskError.
+        """
+        with disk_errors(target), open(target, "wb") as file:
+            for start in range(0, size, BLOCK):
+                end = min(start + BLOCK, size)
+                data = self.read(name, start, end)
+                if len(data) != end - start:
+                    raise StoreDamaged(self / name, f"it ends at byte {start + len(data)}, expected are {size}")
+                file.write(data)
+                report(len(data))
+
+    def size(self, name: str) -> int | None:
+        """Bytes of a file; None when there is none. Raises: StoreUnreachable, DiskError, UsageError."""
+
+        def look(fs: Any, path: str) -> int:
+            fs.invalidate_cache()
+            return fs.info(path)["size"]
+
+        try:
+            return self._patiently(name, look)
+        except FileNotFoundError:
+            return None
+
+    # -- writing
+
+    def check_writable(self) -> None:
+        """Raises: UsageError."""
+        if self.scheme in ("http", "https"):
+            raise UsageError(f"{self} can only be read: write to a bucket, such as s3://, or a file:// URL")
+
+    def put(self, name: str, data: bytes, create: bool = False) -> None:
+        """Write a small file so that nobody sees a part of it.
+
+        Args:
+            create: refuse to replace one. Where the system cannot do that in one step, two writers may both succeed.
+
+        Raises: FileExistsError; StoreUnreachable, DiskError, UsageError.
+        """
+
+        def write(fs: Any, path: str) -> None:
+            self._make_folder(fs)
+            if self.local and create:
+                with open(self.local / name, "xb") as file:
+                    file.write(data)
+            elif self.local:
+                replace_file(self.local / name, data)
+            else:
+                fs.pipe_file(path, data, mode="create" if create else "overwrite")
+
+        self._patiently(name, write)
+
+    def upload(self, name: str, source: Path, report: Callable[[int], None] = lambda count: None) -> None:
+        """Copy a whole file there; `report` is told how many bytes went. Raises: StoreUnreachable, DiskError."""
+        from fsspec.callbacks import Callback
+
+        class Listen(Callback):
+            def relative_update(self, inc: int = 1) -> None:
+                report(inc)
+
+        def write(fs: Any, path: str) -> None:
+            self._make_folder(fs)
+            fs.put_file(str(source), path, callback=Listen())
+            if self.local:
+                sync_file(self.local / name, os.path.getsize(source))
+                sync_directory(self.local)
+
+        self._patiently(name, write)
+
+    def remove(self, name: str) -> None:
+        """Remove a file if it is there. Raises: StoreUnreachable, DiskError."""
+        try:
+            self._patiently(name, lambda fs, path: fs.rm_file(path))
+        except FileNotFoundError:
+            pass
+
+    def _make_folder(self, fs: Any) -> None:
+        if self.scheme in _WITH_FOLDERS:
+            fs.makedirs(self._base, exist_ok=True)
+
+    # -- the file system, and its errors
+
+    def _system_here(self) -> Any:
+        with self._making:
+            if self._pid != os.getpid():
+                self._system, self._pid = self._make(), os.getpid()
+        return self._system
+
+    def _make(self) -> Any:
+        try:
+            import fsspec
+
+            options: dict[str, Any] = {}
+            if self.scheme in ("http", "https"):
+                import aiohttp
+
+                # compressed on its way, a range would be one of other bytes
+                options["headers"] = {"Accept-Encoding": "identity"}
+                timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=30)
+                options["client_kwargs"] = {"timeout": timeout}
+            return fsspec.core.url_to_fs(self._base, **options)[0]
+        except ImportError as error:
+            packages = ["fsspec", *filter(None, [_DRIVERS.get(self.scheme)])]
+            raise UsageError(
+                f"{self} needs {' and '.join(packages)}: pip install {' '.join(packages)} ({self._clean(error)})"
+            ) from None
+        except ValueError as error:
+            raise UsageError(f"{self} cannot be opened: {self._clean(error)}") from None
+
+    def _patiently(self, name: str, act: Callable[[Any, str], T], stop: threading.Event | None = None) -> T:
+        begin, pause = time.monotonic(), _FIRST_PAUSE
+        while True:
+            try:
+                result = act(self._system_here(), self.address(name))
+                self._answered = True
+                return result
+            except Exception as error:
+                if _is_range_error(error):
+                    return b""  # it begins behind the end of the file
+                self._refuse_lasting(name, error)
+                deadline = DEADLINE if self._answered else FIRST_DEADLINE
+                if time.monotonic() - begin + pause > deadline or (stop and stop.is_set()):
+                    raise StoreUnreachable(
+                        f"{self / name} cannot be reached ({self._clean(error)}), in {time.monotonic() - begin:.0f} "
+                        "seconds of trying: see that the address is right and the network is up, then run the same "
+                        "line again"
+                    ) from None
+            (stop or threading.Event()).wait(pause * random.uniform(0.7, 1.3))
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _refuse_lasting(self, name: str, error: Exception) -> None:
+        """Raise what no second try would mend."""
+        if isinstance(error, (FileNotFoundError, NotADirectoryError, IsADirectoryError)):
+            raise FileNotFoundError(errno.ENOENT, "there is no such file", self / name) from None
+        if isinstance(error, FileExistsError):
+            raise FileExistsError(errno.EEXIST, "it is there already", self / name) from None
+        status = getattr(error, "status", None)
+        if isinstance(error, PermissionError) or _says_no_credentials(error) or status in (401, 403, 407):
+            raise DiskError(
+                f"{self / name}: access is denied ({self._clean(error)}); give credentials as the driver of "
+                f"{self.scheme}:// takes them, and see that they allow it"
+            ) from None
+        if isinstance(status, int) and 400 <= status < 500 and status not in (408, 429):
+            raise DiskError(f"{self / name}: the server refuses it ({self._clean(error)})") from None
+        with disk_errors(Path(self.local or ".")):
+            if self.local is not None and isinstance(error, OSError):
+                raise error
+        if not isinstance(error, (OSError, EOFError, TimeoutError, asyncio.TimeoutError)) and (
+            type(error).__module__.split(".")[0] not in _NETWORK_LIBRARIES
+        ):
+            raise error
+
+    def _clean(self, error: Exception) -> str:
+        text = f"{type(error).__name__}: {error}".rstrip(": ").replace(self.url, str(self))
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return text[:300]
+
+
+def _is_range_error(error: Exception) -> bool:
+    return getattr(error, "status", None) == 416 or "InvalidRange" in str(error)
+
+
+def _says_no_credentials(error: Exception) -> bool:
+    return type(error).__name__ in ("NoCredentialsError", "PartialCredentialsError", "GatedRepoError")
+
+
+def store_of(url: str) -> tuple[RemoteFolder, int | None]:
+    """The store that a URL names, and the shard of it if it names one. Raises: UsageError."""
+    base, mark, query = url.partition("?")
+    store, _, last = base.rpartition("/")
+    number = last.removeprefix("shard-").removesuffix(".lmdb")
+    if last == f"shard-{number}.lmdb" and number.isdecimal():
+        return RemoteFolder(store + mark + query), int(number)
+    return RemoteFolder(url), None
