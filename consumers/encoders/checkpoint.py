@@ -103,8 +103,8 @@ def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
         else:
             state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise WeightsError(f"cannot read the checkpoint {path}: {reason}") from error
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise WeightsError(f"cannot read the checkpoint {path} ({reason}); is it whole, and of torch?") from error
     for key in WRAPPERS:
         if isinstance(state, Mapping) and isinstance(state.get(key), Mapping):
             state = state[key]

@@ -19,8 +19,15 @@ class InputError(DataError, ValueError):
         self.tensor = tensor
 
 
+def _check_tensor(tensor: str, value: object) -> None:
+    if not isinstance(value, Tensor):
+        raise InputError(tensor, getattr(value, "shape", ()), "a torch tensor", f"it is a {type(value).__name__}")
+
+
 def check_text(config: EncoderConfig, input_ids: Tensor, input_mask: Tensor) -> None:
     """input_ids int [B, L] within the vocabulary, input_mask [B, L] with at least one token per text."""
+    _check_tensor("input_ids", input_ids)
+    _check_tensor("input_mask", input_mask)
     if input_ids.ndim != 2 or not input_ids.numel():
         raise InputError("input_ids", input_ids, "(B, L) with B and L at least 1")
     if input_ids.is_floating_point():
@@ -47,6 +54,8 @@ def check_text(config: EncoderConfig, input_ids: Tensor, input_mask: Tensor) -> 
 def check_regions(config: EncoderConfig, features: Tensor, locations: Tensor, region_mask: Tensor) -> None:
     """features [B, R, feature_dim] and locations [B, R, location_dim], finite; region_mask [B, R] with at least one
     region per sample."""
+    for name, value in (("features", features), ("locations", locations), ("region_mask", region_mask)):
+        _check_tensor(name, value)
     if features.ndim != 3 or features.shape[2] != config.feature_dim:
         b, r = features.shape[:2] if features.ndim == 3 else ("B", "R")
         raise InputError("features", features, f"({b}, {r}, {config.feature_dim})", f"what {config.name} reads")
