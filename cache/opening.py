@@ -8,7 +8,7 @@ from pathlib import Path
 from . import index, lock, manifest
 from .environment import LOCK_SUFFIX, Environment
 from .errors import StoreDamaged, StoreMismatch, StoreNotFound, UsageError
-from .files import TEMPORARY, disk_errors
+from .files import DAMAGED, TEMPORARY, disk_errors
 from .index import Index
 from .manifest import Manifest
 
@@ -55,11 +55,11 @@ def open_manifest(path: Path, wanted: Manifest) -> Manifest:
             vocabularies=wanted.vocabularies or existing.vocabularies,
         )
     else:
-        differences = _differences(existing, wanted)
-        if differences:
+        found = differences(existing, wanted)
+        if found:
             raise StoreMismatch(
-                f"{path} was made by other choices: {'; '.join(differences)}; write to another store, or use the "
-                "choices of this one"
+                f"{path} was made by other choices: {'; '.join(found)}; write to another store, or use the choices of "
+                "this one"
             )
         result = existing if existing.vocabularies else replace(existing, vocabularies=wanted.vocabularies)
     if result != existing:
@@ -67,21 +67,29 @@ def open_manifest(path: Path, wanted: Manifest) -> Manifest:
     return result
 
 
-def _differences(existing: Manifest, wanted: Manifest) -> list[str]:
-    pairs = {"feature_dtype": (existing.feature_dtype, wanted.feature_dtype)}
-    if wanted.fingerprint is not None:
-        stored = existing.fingerprint or {}
-        for name in sorted({*stored, *wanted.fingerprint}):
-            pairs[name] = stored.get(name, _ABSENT), wanted.fingerprint.get(name, _ABSENT)
-    found = [f"{name} is {a!r} in the store, {b!r} here" for name, (a, b) in pairs.items() if a != b]
-    if existing.vocabularies and wanted.vocabularies:
-        for name in sorted({*existing.vocabularies, *wanted.vocabularies}):
-            a, b = existing.vocabularies.get(name, []), wanted.vocabularies.get(name, [])
-            if a != b:
-                at = next((i for i in range(max(len(a), len(b))) if a[i : i + 1] != b[i : i + 1]), None)
+def differences(one: Manifest, other: Manifest, places: tuple[str, str] = ("in the store", "here")) -> list[str]:
+    """Why the records of two manifests must not be mixed; what `other` does not tell is no difference.
+
+    Args:
+        places: what the two are called.
+    """
+    a, b = places
+    pairs = {"feature_dtype": (one.feature_dtype, other.feature_dtype)}
+    if None not in (one.dim, other.dim):
+        pairs["dim"] = one.dim, other.dim
+    if other.fingerprint is not None:
+        stored = one.fingerprint or {}
+        for name in sorted({*stored, *other.fingerprint}):
+            pairs[name] = stored.get(name, _ABSENT), other.fingerprint.get(name, _ABSENT)
+    found = [f"{name} is {mine!r} {a}, {its!r} {b}" for name, (mine, its) in pairs.items() if mine != its]
+    if one.vocabularies and other.vocabularies:
+        for name in sorted({*one.vocabularies, *other.vocabularies}):
+            mine, its = one.vocabularies.get(name, []), other.vocabularies.get(name, [])
+            if mine != its:
+                at = next((i for i in range(max(len(mine), len(its))) if mine[i : i + 1] != its[i : i + 1]), None)
                 found.append(
-                    f"the vocabulary of {name} has {len(a)} names in the store, {len(b)} here, and differs at {at}: "
-                    f"{a[at : at + 1]} in the store, {b[at : at + 1]} here"
+                    f"the vocabulary of {name} has {len(mine)} names {a}, {len(its)} {b}, and differs at {at}: "
+                    f"{mine[at : at + 1]} {a}, {its[at : at + 1]} {b}"
                 )
     return found
 
@@ -96,9 +104,11 @@ def sweep(path: Path, current: Manifest) -> None:
     for file in sorted(path.iterdir()):
         if file.name.endswith((TEMPORARY, TEMPORARY + LOCK_SUFFIX)):
             file.unlink()
-        elif file.name.startswith("shard-") and file.name not in listed:
+        elif file.name.startswith("shard-") and file.name not in listed and file.suffix != DAMAGED:
             if file.suffix == ".lmdb" and not _is_empty_shard(file):
-                raise StoreDamaged(file, "the manifest does not know this shard", "move it out of the store")
+                raise StoreDamaged(
+                    file, "the manifest does not know this shard", "move it out of the store, or run `roivault repair`"
+                )
             file.unlink(missing_ok=True)
     if not _is_sound(path / index.FILE):  # it holds nothing that the shards' own indexes do not
         (path / index.FILE).unlink(missing_ok=True)

@@ -74,7 +74,7 @@ def verify(
             continue
         shards += [(path, manifest, shard) for shard in manifest.shards if chosen is None or shard.number in chosen]
         if chosen is None:
-            report.problems += _merged_problems(path, manifest)
+            report.problems += merged_problems(path, manifest)
     total = sum(_size(path / shard.file) for path, _, shard in shards)
     for path, manifest, shard in shards:
         check = _check_sealed if shard.sealed else _check_open
@@ -140,7 +140,7 @@ def _check_open(store: Path, manifest: Manifest, shard: Shard, report: Report) -
     yield from (f"{path}: {problem}" for problem in found.problems)
 
 
-def _merged_problems(store: Path, manifest: Manifest) -> Iterator[str]:
+def merged_problems(store: Path, manifest: Manifest) -> Iterator[str]:
     """index.idx must hold what the indexes of the shards it covers hold."""
     path = store / MERGED_INDEX
     try:
