@@ -40,7 +40,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from cache_layouts import Reader, Records, flat_mmap, h5_contig, h5_groups, memcpy, npy, volta  # noqa: E402
 
 from cache import Regions, StoreWriter, open_store  # noqa: E402
-from cache.dataset import RegionBatch, RegionDataset, RegionLoader, collate_regions  # noqa: E402
+from cache.collate import Collation  # noqa: E402
+from cache.dataset import RegionBatch, RegionDataset, RegionLoader  # noqa: E402
 
 BATCH, N, D = 64, 36, 2048
 GATES = (  # alternative, compared with, least ratio of CPU times (of wall times for workers and for cold reads)
@@ -78,12 +79,14 @@ def write_store(folder: Path, records: Records, feature_dtype: str) -> Path:
 
 
 def roivault(path: Path, keys: Sequence[str]) -> Reader:
-    dataset, places = RegionDataset(path, keys), {key: place for place, key in enumerate(keys)}
-    other = collate_regions(dataset.__getitems__(range(BATCH)))
+    dataset, places, collate = RegionDataset(path, keys), {key: place for place, key in enumerate(keys)}, Collation()
+    batch = collate(dataset.boxes_and_features(range(BATCH)))
 
     def read(keys: Sequence[str], features: torch.Tensor, boxes: torch.Tensor) -> None:
-        out = RegionBatch(features, other.mask, boxes, other.locations, other.num_regions, [])
-        collate_regions(dataset.boxes_and_features([places[key] for key in keys]), out=out)
+        nonlocal batch
+        if batch.features is not features:
+            batch = RegionBatch(features, batch.mask, boxes, batch.locations, batch.num_regions, [])
+        batch = collate(dataset.boxes_and_features([places[key] for key in keys]), batch)
 
     return read
 

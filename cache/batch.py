@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import get_worker_info
+
+from .regions import BFLOAT16
 
 
 @dataclass
@@ -31,13 +35,22 @@ class RegionBatch:
     num_regions: Tensor
     keys: list[str]
     _in_flight: torch.cuda.Event | None = field(default=None, repr=False, compare=False)
+    _layout: tuple | None = field(default=None, repr=False, compare=False)  # what `empty_batch` was asked for
 
     def __len__(self) -> int:
         return len(self.keys)
 
+    def __reduce__(self) -> tuple:
+        return RegionBatch, (*self.tensors().values(), self.keys)
+
     def tensors(self) -> dict[str, Tensor]:
         """The tensor fields by name."""
         return {name: getattr(self, name) for name in ("features", "mask", "boxes", "locations", "num_regions")}
+
+    @cached_property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The tensor fields as numpy arrays of the same memory, by name."""
+        return {name: _as_array(tensor) for name, tensor in self.tensors().items()}
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> RegionBatch:
         """A copy on a device. A reused buffer waits until a non-blocking copy out of it is done."""
@@ -66,11 +79,15 @@ def empty_batch(
     """A batch whose values and keys are still to be written.
 
     Args:
-        out: an earlier batch, whose memory is used again where it is large enough.
+        out: an earlier batch, whose memory is used again where it is large enough; itself, if it fits as it is.
         pinned: memory that is not taken from `out` is page-locked.
     """
     if out is not None and out._in_flight is not None:
         out._in_flight.synchronize()
+        out._in_flight = None
+    wanted = images, rows, dim, num_locations, dtype
+    if out is not None and out._layout == wanted:
+        return out
     layout = {
         "features": ((images, rows, dim), dtype),
         "mask": ((images, rows), torch.bool),
@@ -79,12 +96,16 @@ def empty_batch(
         "num_regions": ((images,), torch.int64),
     }
     buffers = out.tensors() if out is not None else {}
-    tensors = {name: _allocate(buffers.get(name), *wanted, pinned) for name, wanted in layout.items()}
-    return RegionBatch(**tensors, keys=[])
+    tensors = {name: _allocate(buffers.get(name), *shape, pinned) for name, shape in layout.items()}
+    return RegionBatch(**tensors, keys=[], _layout=wanted)
+
+
+def _as_array(tensor: Tensor) -> np.ndarray:
+    return tensor.view(torch.int16).numpy().view(BFLOAT16) if tensor.dtype == torch.bfloat16 else tensor.numpy()
 
 
 def _allocate(buffer: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype, pinned: bool) -> Tensor:
-    if buffer is not None and buffer.shape == shape and buffer.dtype == dtype:
+    if buffer is not None and buffer.shape == shape and buffer.dtype == dtype and buffer.is_contiguous():
         return buffer
     count = prod(shape)
     if buffer is not None and buffer.dtype == dtype and buffer.untyped_storage().nbytes() >= count * dtype.itemsize:

@@ -22,10 +22,7 @@ from .regions import BFLOAT16, Regions
 
 LOCATIONS = (4, 5, 7)
 GLOBAL_REGIONS = ("none", "first", "last")
-DTYPES = {
-    torch.float32: np.dtype(np.float32), torch.float16: np.dtype(np.float16), torch.bfloat16: BFLOAT16,
-}  # fmt: skip
-Item = Regions | BoxesAndFeatures
+DTYPES = torch.float32, torch.float16, torch.bfloat16
 _SMALLEST_NORM = 1e-12
 
 with warnings.catch_warnings():  # torch warns once a process about read-only arrays; here they are only copied from
@@ -56,56 +53,66 @@ class Collation:
         if self.dtype not in DTYPES:
             raise UsageError(f"dtype={self.dtype} is not torch.float32, torch.float16 or torch.bfloat16")
 
-    def __call__(self, regions: Sequence[Item], out: RegionBatch | None = None, pinned: bool = False) -> RegionBatch:
+    def __call__(self, images: Sequence[Regions] | BoxesAndFeatures, out: RegionBatch | None = None,
+                 pinned: bool = False) -> RegionBatch:  # fmt: skip
         """Raises: DataError."""
-        if not regions:
+        if not isinstance(images, BoxesAndFeatures):
+            images = BoxesAndFeatures.of(images)
+        if not images.keys:
             raise DataError("a batch needs the regions of at least one image")
-        dim = regions[0].features.shape[1]
-        other = next((item for item in regions if item.features.shape[1] != dim), None)
-        if other is not None:
+        widths, heights, counts, dims = images.shapes
+        if min(dims) != max(dims):
+            other = next(i for i, dim in enumerate(dims) if dim != dims[0])
             raise DataError(
-                f"{other.key!r} has features of dimension {other.features.shape[1]}, {regions[0].key!r} of {dim}: "
+                f"{images.keys[other]!r} has features of dimension {dims[other]}, {images.keys[0]!r} of {dims[0]}: "
                 "one batch holds features of one dimension"
             )
         extra = int(self.global_region != "none")
         first = int(self.global_region == "first")
-        counts = np.array([len(item.boxes) for item in regions])
-        kept = counts if self.max_regions is None else np.minimum(counts, self.max_regions - extra)
-        filled = kept + extra
-        rows = self.max_regions if self.pad_to_max else int(filled.max())
-        batch = empty_batch(len(regions), rows, dim, self.num_locations, self.dtype, out, pinned)
-        batch.keys = [item.key for item in regions]
-        batch.num_regions.numpy()[:] = filled
-        np.less(np.arange(rows), filled[:, None], out=batch.mask.numpy())
-        boxes, locations = batch.boxes.numpy(), batch.locations.numpy()
-        _fill(batch.features, boxes, regions, kept.tolist(), first)
-        own = batch.features[:, first : rows - extra + first]
-        if self.normalize:
-            _normalize(own)
-        sizes = np.array([(item.width, item.height) * 2 for item in regions], np.float32)
+        kept, most = counts, max(counts)
+        if self.max_regions is not None and most + extra > self.max_regions:
+            most = self.max_regions - extra
+            kept = [min(count, most) for count in counts]
+        rows = self.max_regions if self.pad_to_max else most + extra
+        batch = empty_batch(len(counts), rows, dims[0], self.num_locations, self.dtype, out, pinned)
+        batch.keys = images.keys
+        filled, boxes, locations = (batch.arrays[name] for name in ("num_regions", "boxes", "locations"))
+        filled[:] = [count + extra for count in kept] if extra else kept
+        np.less(np.arange(rows), filled[:, None], out=batch.arrays["mask"])
+        sizes = np.array((widths, heights), np.float32).T
+        whole = min(counts) == max(counts) == rows  # nothing to pad and nothing to leave out
+        _fill(batch, "boxes", images.boxes, kept, first, whole)
         if extra:
-            images, places = np.arange(len(regions)), np.zeros_like(kept) if first else kept
-            batch.features[images, places] = self._means(own, regions, counts, kept)
-            boxes[images, places] = sizes * (0, 0, 1, 1)
-        _locate(locations, boxes, sizes[:, None])
+            each, places = np.arange(len(counts)), 0 if first else kept
+            boxes[each, places, :2] = 0
+            boxes[each, places, 2:] = sizes
+        _locate(locations, boxes, sizes)
         if self.normalize:
             _normalize(batch.locations)
             if extra:
-                locations[images, places] = 1
-                locations[images, places, :2] = 0
+                locations[each, places] = 1
+                locations[each, places, :2] = 0
+        _fill(batch, "features", images.features, kept, first, whole)
+        if extra or self.normalize:
+            own = batch.features[:, first : rows - extra + first]
+        if self.normalize:
+            _normalize(own)
+        if extra:
+            batch.features[each, places] = self._means(own, images, kept)
         return batch
 
-    def _means(self, rows: Tensor, regions: Sequence[Item], counts: np.ndarray, kept: np.ndarray) -> Tensor:
+    def _means(self, rows: Tensor, images: BoxesAndFeatures, kept: Sequence[int]) -> Tensor:
         """The mean over all regions of each image [B, d]: over the kept ones in `rows`, and those left out."""
-        sums = rows.sum(1, dtype=torch.float32)
-        for i in np.flatnonzero(counts > kept):
-            rest = _tensor(regions[i].features[kept[i] :]).to(torch.float32, copy=True)
-            sums[i] += (_normalize(rest) if self.normalize else rest).sum(0)
-        return (sums / torch.from_numpy(np.maximum(counts, 1))[:, None]).to(self.dtype)
+        sums, counts = rows.sum(1, dtype=torch.float32), images.shapes[2]
+        for i, (count, own) in enumerate(zip(counts, kept, strict=True)):
+            if count > own:
+                rest = _tensor(images.features[i].reshape(count, -1)[own:]).to(torch.float32, copy=True)
+                sums[i] += (_normalize(rest) if self.normalize else rest).sum(0)
+        return (sums / torch.tensor(counts).clamp_(min=1)[:, None]).to(self.dtype)
 
 
 def collate_regions(
-    regions: Sequence[Item],
+    regions: Sequence[Regions] | BoxesAndFeatures,
     *,
     max_regions: int | None = None,
     pad_to_max: bool = False,
@@ -140,33 +147,40 @@ def collate_regions(
     return collation(regions, out, pinned)
 
 
-def _fill(features: Tensor, boxes: np.ndarray, regions: Sequence[Item], kept: list[int], first: int) -> None:
-    """Copy the kept rows and zero the padding; torch casts, numpy takes ten times as long for it."""
-    rows, stored = features.shape[1], DTYPES[features.dtype]
-    values = features.view(torch.int16).numpy().view(BFLOAT16) if stored == BFLOAT16 else features.numpy()
-    if min(kept) == rows and {item.features.dtype for item in regions} == {stored}:  # nothing to pad or to cast
-        np.concatenate([item.features[:rows] for item in regions], out=values.reshape(-1, values.shape[2]))
-        np.concatenate([item.boxes[:rows] for item in regions], out=boxes.reshape(-1, 4))
+def _fill(
+    batch: RegionBatch, name: str, arrays: Sequence[np.ndarray], kept: Sequence[int], first: int, whole: bool
+) -> None:
+    """Copy the kept rows of each image to a field [B, R, k] and zero the padding; torch casts, numpy takes ten times
+    as long for it.
+    """
+    values = batch.arrays[name]
+    if whole and {array.dtype for array in arrays} == {values.dtype}:
+        np.concatenate(arrays, out=values.reshape(-1))
         return
-    for i, (item, count) in enumerate(zip(regions, kept, strict=True)):
-        end = first + count
-        boxes[i, first:end] = item.boxes[:count]
-        if item.features.dtype == stored:
-            values[i, first:end] = item.features[:count]
+    tensor, width = getattr(batch, name).flatten(1), values.shape[2]
+    values, start = values.reshape(len(values), -1), first * width
+    for i, (array, count) in enumerate(zip(arrays, kept, strict=True)):
+        end = start + count * width
+        if array.dtype == values.dtype:
+            values[i, start:end] = array[: end - start]
         else:
-            features[i, first:end].copy_(_tensor(item.features[:count]))
-        if end < rows:
-            values[i, end:] = boxes[i, end:] = 0
+            tensor[i, start:end].copy_(_tensor(array[: end - start]))
+        values[i, end:] = 0
 
 
 def _locate(locations: np.ndarray, boxes: np.ndarray, sizes: np.ndarray) -> None:
-    """Write the location vectors [B, R, 4|5|7] of boxes [B, R, 4] in images of sizes (w, h, w, h) [B, 1, 4]."""
-    corners = np.divide(boxes, sizes, out=locations[..., :4])
+    """Write the location vectors [B, R, 4|5|7] of boxes [B, R, 4] in images of sizes (w, h) [B, 2].
+
+    One number of all vectors at a time: numpy is slow where the last dimension is short.
+    """
+    x1, y1, x2, y2 = (
+        np.divide(boxes[..., i], sizes[:, i % 2, None], out=locations[..., i]) for i in range(4)
+    )  # fmt: skip
     if locations.shape[2] > 4:
-        extent = corners[..., 2:] - corners[..., :2]
+        width, height = x2 - x1, y2 - y1
         if locations.shape[2] == 7:
-            locations[..., 4:6] = extent
-        np.multiply(extent[..., 0], extent[..., 1], out=locations[..., -1])
+            locations[..., 4], locations[..., 5] = width, height
+        np.multiply(width, height, out=locations[..., -1])
 
 
 def _tensor(array: np.ndarray) -> Tensor:
