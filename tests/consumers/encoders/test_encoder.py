@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 
 from cache import Regions, UsageError
 from cache.dataset import collate_regions
@@ -117,7 +118,8 @@ def test_bfloat16_stays_near(name, small_encoder, inputs):
     exact = encoder(*tensors).pooled
     with torch.autocast("cpu", torch.bfloat16):
         rounded = encoder(*tensors).pooled
-    assert (rounded - exact).abs().mean() < 0.05 * exact.abs().mean()
+    assert rounded.dtype == torch.bfloat16
+    assert F.cosine_similarity(rounded.float(), exact).min() > 0.99
 
 
 @pytest.mark.parametrize("name", ENCODERS)
