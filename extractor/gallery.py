@@ -76,17 +76,24 @@ def write_gallery(
         unfinished.unlink(missing_ok=True)
 
 
-def _text(value: object) -> str:
+def html_text(value: object) -> str:
+    """Any value as the text of a page: nothing in it is markup, and nothing is invisible."""
     return escape(visible(str(value)))
 
 
+def html_terms(facts: Mapping[str, object]) -> str:
+    """The inside of a list of terms."""
+    return "".join(
+        f"<div><dt>{html_text(name)}</dt><dd>{html_text(value)}</dd></div>\n" for name, value in facts.items()
+    )
+
+
 def _head(title: str, facts: Mapping[str, object]) -> str:
-    terms = "".join(f"<div><dt>{_text(name)}</dt><dd>{_text(value)}</dd></div>\n" for name, value in facts.items())
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{_text(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
-        f"<h1>{_text(title)}</h1>\n" + (f"<dl>\n{terms}</dl>\n" if terms else "") + "<main>\n"
+        f"<title>{html_text(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
+        f"<h1>{html_text(title)}</h1>\n" + (f"<dl>\n{html_terms(facts)}</dl>\n" if facts else "") + "<main>\n"
     )
 
 
@@ -95,8 +102,8 @@ def _figure(key: str, picture: str, regions: Regions, rows: list[Row]) -> str:
     count = f"{len(rows)} region" + ("" if len(rows) == 1 else "s")
     table = f"<details><summary>{count}</summary>\n{_table(rows)}</details>" if rows else ""
     return (
-        f'<figure><a href="{source}"><img src="{source}" alt="{_text(key)}" loading="lazy"></a>\n'
-        f'<figcaption><div class="key">{_text(key)}</div>\n'
+        f'<figure><a href="{source}"><img src="{source}" alt="{html_text(key)}" loading="lazy"></a>\n'
+        f'<figcaption><div class="key">{html_text(key)}</div>\n'
         f'<div class="size">{regions.width} × {regions.height} pixels{"" if rows else ", no regions"}</div>\n'
         f"{table}</figcaption></figure>\n"
     )
@@ -113,7 +120,7 @@ def _table(rows: list[Row]) -> str:
     lines = [f"<table><tr><th>#</th>{heads}</tr>\n"]
     for i, row in enumerate(rows):
         cells = "".join(
-            f"<td{' class=number' if name in numeric else ''}>{_text(cells[i])}</td>" for name, cells in columns
+            f"<td{' class=number' if name in numeric else ''}>{html_text(cells[i])}</td>" for name, cells in columns
         )
         swatch = f'<span class="swatch" style="background:{row.color}"></span>'
         lines.append(f"<tr><td>{swatch}{row.rank}</td>{cells}</tr>\n")
@@ -124,8 +131,8 @@ def _failures(failures: list[Failure]) -> str:
     if not failures:
         return ""
     rows = "".join(
-        f'<tr><td class="text">{_text(failure.key)}</td><td>{_text(failure.kind)}</td>'
-        f'<td class="text">{_text(failure.message)}</td></tr>\n'
+        f'<tr><td class="text">{html_text(failure.key)}</td><td>{html_text(failure.kind)}</td>'
+        f'<td class="text">{html_text(failure.message)}</td></tr>\n'
         for failure in failures
     )
     return (

@@ -64,6 +64,9 @@ def extract(
     retry_failed: bool = typer.Option(False, "--retry-failed", help="Try earlier failures again."),
     refresh_changed: bool = typer.Option(False, "--refresh-changed", help="Redo pictures whose file has changed."),
     max_failures: str = typer.Option("1%", "--max-failures", metavar="N|P%", help="More of them: exit code 65."),
+    metrics_port: str = typer.Option(
+        None, "--metrics-port", metavar="[HOST:]PORT", help="Serve metrics for Prometheus; HOST is 127.0.0.1 by default."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print the summary as JSON."),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress and no summary."),
     log_file: Path = typer.Option(None, "--log-file", help="Append what goes on, each failed picture, to a file."),
@@ -94,6 +97,7 @@ def extract(
         retry_failed=retry_failed,
         refresh_changed=refresh_changed,
         max_failures=max_failures,
+        metrics_port=metrics_port,
         quiet=quiet,
     )
     from .extract import run_extract

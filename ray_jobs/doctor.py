@@ -38,6 +38,7 @@ REQUIREMENTS = {
     "safetensors": ("safetensors", "extract"),
     "fsspec": ("fsspec[http]", "extract"),
     "ray": ("ray[default]", "ray"),
+    "prometheus_client": ("prometheus_client", "ray"),
     "pyarrow": ("pyarrow", "server"),
     "transformers": ("transformers", "consumers"),
     "tokenizers": ("tokenizers", "consumers"),

@@ -23,8 +23,10 @@ from extractor.weights import weights_path, weights_sha256
 
 from .listing import Listing
 from .local import LocalEngine, Model
+from .metrics import serve_metrics
 from .options import ExtractOptions, parse_allowance, parse_size
 from .progress import Progress
+from .report import Report
 from .signals import Drain
 from .sources import Source, open_source
 from .tally import Summary, Tally, judge
@@ -92,7 +94,13 @@ def run_extract(options: ExtractOptions, load: Callable[[Choices], Model] = load
     store = printable(options.output)
     log.info("extract %s into %s with %s", printable(options.source), store, preset.name)
     tally, model = Tally(), None
-    with Drain() as drain, closing(Listing(source, tally, options.limit)) as listing, Progress(tally, options.quiet):
+    with (
+        Drain() as drain,
+        serve_metrics(tally, options.metrics_port, model=preset.name, store=store),
+        Report(options.output, options, tally) as report,
+        closing(Listing(source, tally, options.limit)) as listing,
+        Progress(tally, options.quiet),
+    ):
         while not (listing.peek(0.2) or listing.exhausted or drain.requested):
             pass
         if not listing.exhausted and not drain.requested:
@@ -106,6 +114,7 @@ def run_extract(options: ExtractOptions, load: Callable[[Choices], Model] = load
                     pass
                 if not work.exhausted and not drain.requested:
                     model = model or load(choices)
+                    tally.devices = [str(model.device)]
                     writer.provenance = _provenance(options, source, choices, model)
                     LocalEngine(model, choices.threads, drain).run(work)
     stopped = drain.requested and not tally.finished
@@ -125,6 +134,7 @@ def run_extract(options: ExtractOptions, load: Callable[[Choices], Model] = load
         threads=choices.threads,
         verdict=verdict,
         exit_code=exit_code,
+        report=report.write(verdict, exit_code),
     )
 
 

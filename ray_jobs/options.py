@@ -12,6 +12,7 @@ from cache.regions import FEATURE_DTYPES
 from extractor.given_boxes import FORMATS as BOX_FORMATS
 from extractor.given_boxes import UNITS as BOX_UNITS
 
+from .metrics import parse_endpoint
 from .tally import Allowance
 
 KEY_RULES = FILE_KEY_RULES
@@ -45,6 +46,7 @@ class ExtractOptions:
         retry_failed: try the inputs again that the store holds a failure of.
         refresh_changed: do the inputs again whose image file is not the one that their record was made from.
         max_failures: how many may fail, "N" or "P%", for the job to count as done.
+        metrics_port: serve metrics for Prometheus there while the job runs, see `metrics.parse_endpoint`.
         quiet: show no progress.
 
     Raises:
@@ -71,6 +73,7 @@ class ExtractOptions:
     retry_failed: bool = False
     refresh_changed: bool = False
     max_failures: str = "1%"
+    metrics_port: str | None = None
     quiet: bool = False
 
     def __post_init__(self) -> None:
@@ -91,6 +94,8 @@ class ExtractOptions:
                 raise UsageError(f"--{name} is {value}; give at least 1")
         parse_size(self.shard_size)
         parse_allowance(self.max_failures)
+        if self.metrics_port is not None:
+            parse_endpoint(self.metrics_port)
         self._check_output()
 
     def _check_output(self) -> None:

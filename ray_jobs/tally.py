@@ -112,7 +112,7 @@ class Allowance:
 class Summary:
     """How a job ended. Counts are those of `Tally`: over this listing, as the store holds it at the end.
 
-    `verdict` says in one sentence why the exit code is what it is.
+    `verdict` says in one sentence why the exit code is what it is; `report` is the page of this run, None without one.
     """
 
     source: str
@@ -137,6 +137,7 @@ class Summary:
     examples: list[dict[str, str]]
     verdict: str
     exit_code: int
+    report: str | None = None
 
     @classmethod
     def of(cls, tally: Tally, **about: Any) -> Summary:
@@ -184,6 +185,8 @@ class Summary:
             if count > len(shown):
                 lines.append(f"    ... and {count - len(shown):,} more; `roivault ls --failures` lists them")
         lines.append(f"  store     {self.store}")
+        if self.report:
+            lines.append(f"  report    {self.report}")
         return "\n".join(lines)
 
 

@@ -26,7 +26,7 @@ def hidden(monkeypatch):
     """Make distributions look as if they were not installed."""
 
     def hide(*modules):
-        distributions = [doctor.REQUIREMENTS[module][0] for module in modules]
+        distributions = [doctor.REQUIREMENTS[module][0].partition("[")[0] for module in modules]
         version, find_spec = importlib.metadata.version, importlib.util.find_spec
 
         def missing(name):
