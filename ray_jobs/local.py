@@ -1,4 +1,4 @@
-"""The local engine: decode threads, the model in the calling thread, one transaction per unit.
+"""The local engine: decode threads, the model in the calling thread, commits beside it, one transaction per unit.
 
 Images stay in listing order. At most a few units are decoded ahead, and no more than a byte budget allows, so memory
 does not depend on how many images there are nor on how large they are.
@@ -8,36 +8,23 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import dataclass
+from functools import cached_property
 
-import xxhash
-
-from cache import Failure, Regions, RoivaultError
-from extractor.images import DecodedImage, DecodePolicy, ImageError, pixel_count
+from cache import Failure, Regions
+from extractor.images import DecodedImage
 
 from .budget import ByteBudget
+from .committer import Committer
+from .decoding import attempt, fetch, needed
+from .model import Choices, Load, Model, run_model
 from .signals import Drain
-from .sources import Item
 from .work import UNIT, Task, Work
 
 UNITS_AHEAD = 3
-DECODE_BYTES_PER_PIXEL = 20  # at the peak of decoding, for the hungriest formats (WebP, 16-bit PNG)
 MOST_DECODE_THREADS = 16
-
-
-class Model(Protocol):
-    """The part of an extractor that a job uses."""
-
-    device: Any
-    precision: str
-    policy: DecodePolicy
-
-    def decode(self, source: bytes, key: str) -> DecodedImage: ...
-
-    def extract(self, images: Sequence[DecodedImage], keys: Sequence[str]) -> list[Regions | Failure]: ...
 
 
 @dataclass(frozen=True)
@@ -51,28 +38,47 @@ class Decoded:
 
 
 class LocalEngine:
-    """Runs a job on this machine.
+    """Runs a job on this machine, with one model.
 
     Args:
-        model: the extractor.
-        threads: decode threads.
+        load: makes the model, when there is something for it to do.
+        choices: how records are made; `threads` of it is the number of decode threads, too.
         drain: once requested, the run ends after the unit at the model.
     """
 
-    def __init__(self, model: Model, threads: int, drain: Drain):
-        self._model, self._drain = model, drain
-        self._threads = min(threads, MOST_DECODE_THREADS)
+    name = "local"
+
+    def __init__(self, load: Load, choices: Choices, drain: Drain):
+        self._load, self._choices, self._drain = load, choices, drain
+        self._threads = min(choices.threads, MOST_DECODE_THREADS)
         self._budget = ByteBudget()
+
+    @cached_property
+    def _model(self) -> Model:
+        return self._load(self._choices)
+
+    def precision(self) -> str:
+        """What `auto` means on the device."""
+        return self._model.precision
+
+    def device(self) -> str:
+        """Where the model is."""
+        return str(self._model.device)
 
     def run(self, work: Work) -> None:
         """Process every task of `work`. Raises what the model or the store raises; what was committed stays."""
+        work.tally.devices = [self.device()]
         pool = ThreadPoolExecutor(self._threads, thread_name_prefix="decode")
         try:
-            for unit in self._units(work, pool):
-                self._finish(unit, work)
+            with Committer(work) as committer:
+                for unit in self._units(work, pool):
+                    self._finish(unit, work, committer)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
             self._budget.close()
+
+    def close(self) -> None:
+        """Nothing outlives the run."""
 
     def _units(self, work: Work, pool: ThreadPoolExecutor) -> Iterator[list[Decoded]]:
         """Decoded tasks in listing order, up to UNIT at a time; fewer at the end or when the byte budget is used up."""
@@ -95,57 +101,31 @@ class LocalEngine:
 
     def _decode(self, task: Task, ticket: int) -> Decoded:
         """Read and decode one image, in a decode thread; what goes wrong becomes its failure."""
-        item, policy, need = task.item, self._model.policy, 0
+        item, policy = task.item, self._model.policy
         begin = time.perf_counter()
-        image = _attempt(item, lambda: item.locator.read(item.key, policy))
-        if isinstance(image, bytes):
-            if task.digest is not None and xxhash.xxh3_128_digest(image) == task.digest:
-                image = None
-            elif (pixels := pixel_count(image)) <= policy.max_pixels:
-                need = len(image) + DECODE_BYTES_PER_PIXEL * pixels
+        image = fetch(task, policy)
+        need = needed(image, policy)
         seconds = time.perf_counter() - begin
         if not self._budget.acquire(ticket, need):
             return Decoded(task, None, 0, seconds)  # the run has ended: nobody waits for this image
         begin = time.perf_counter()
         if isinstance(data := image, bytes):
-            image = _attempt(item, lambda: self._model.decode(data, item.key))
+            image = attempt(item, lambda: self._model.decode(data, item.key))
         held = image.rgb.nbytes if isinstance(image, DecodedImage) else 0
         self._budget.release(need - held)
         return Decoded(task, image, held, seconds + time.perf_counter() - begin)
 
-    def _finish(self, unit: list[Decoded], work: Work) -> None:
-        """Run the model over a unit and commit it."""
+    def _finish(self, unit: list[Decoded], work: Work, committer: Committer) -> None:
+        """Run the model over a unit and hand it over to be committed."""
         work.tally.spend("decode", sum(d.seconds for d in unit) / self._threads, len(unit))
-        rows = [i for i, decoded in enumerate(unit) if isinstance(decoded.image, DecodedImage)]
-        results = [decoded.image for decoded in unit]  # failures and unchanged ones stay as they are
-        if rows:
+        shown = [d for d in unit if isinstance(d.image, DecodedImage)]
+        results: list[Regions | Failure | None] = [d.image for d in unit]  # failures and unchanged ones stay
+        if shown:
             begin = time.perf_counter()
-            extracted = self._extract([unit[i] for i in rows])
-            work.tally.spend("model", time.perf_counter() - begin, len(rows))
-            for i, result in zip(rows, extracted, strict=True):
-                source = unit[i].task.item.source
-                results[i] = replace(result, source=source) if isinstance(result, Failure) else result
-        work.commit([decoded.task for decoded in unit], results)
+            items = [d.task.item for d in shown]
+            keys, sources = [item.key for item in items], [item.source for item in items]
+            extracted = iter(run_model(self._model, [d.image for d in shown], keys, sources))
+            work.tally.spend("model", time.perf_counter() - begin, len(shown))
+            results = [next(extracted) if isinstance(d.image, DecodedImage) else d.image for d in unit]
+        committer.put([decoded.task for decoded in unit], results)
         self._budget.release(sum(decoded.nbytes for decoded in unit))
-
-    def _extract(self, decoded: list[Decoded]) -> list[Regions | Failure]:
-        try:
-            return self._model.extract([d.image for d in decoded], [d.task.item.key for d in decoded])
-        except RoivaultError:
-            raise
-        except Exception as error:
-            where = ", ".join(f"{d.task.item.key!r} ({d.task.item.source})" for d in decoded)
-            raise RuntimeError(f"the model stopped with {type(error).__name__}: {error}, in one of {where}") from error
-
-
-def _attempt(item: Item, step: Callable[[], Any]) -> Any:
-    """What `step` returns, or the failure of the item that it ended in."""
-    try:
-        return step()
-    except ImageError as error:
-        return replace(error.failure(), source=item.source)
-    except MemoryError:
-        message = "there was not enough memory to decode it; free some, then run again with --retry-failed"
-        return Failure(item.key, "out_of_memory", message, item.source)
-    except Exception as error:  # a codec's bug must not cost the other images
-        return Failure(item.key, "decode_error", f"{type(error).__name__}: {error}", item.source)

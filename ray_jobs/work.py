@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -39,7 +40,8 @@ class Task:
 class Work:
     """Checks a listing against the store, hands out what is missing, and takes results back.
 
-    The store is the only journal: an input is done if and only if the store holds a state for its key.
+    The store is the only journal: an input is done if and only if the store holds a state for its key. One thread may
+    take tasks while another commits results.
 
     Args:
         listing: the inputs.
@@ -61,6 +63,7 @@ class Work:
         self._listing, self._writer = listing, writer
         self._retry_failed, self._refresh_changed = retry_failed, refresh_changed
         self._ready: deque[Task] = deque()
+        self._store = threading.Lock()  # of the writer and the counts
 
     @property
     def exhausted(self) -> bool:
@@ -70,7 +73,8 @@ class Work:
     def ready(self, wait: bool = True) -> bool:
         """Whether there is a task at the moment; looks at one more chunk of the listing, with `wait` for a moment."""
         if not self._ready and (chunk := self._listing.next(0.2 if wait else 0.0)):
-            self._check(chunk)
+            with self._store:
+                self._check(chunk)
         return bool(self._ready)
 
     def take(self, wait: bool) -> Task | None:
@@ -82,6 +86,10 @@ class Work:
 
         A record whose image cannot be read any more is kept: nothing says that the image changed.
         """
+        with self._store:
+            self._commit(tasks, results)
+
+    def _commit(self, tasks: Sequence[Task], results: Sequence[Regions | Failure | None]) -> None:
         begin = time.perf_counter()
         results = [
             None if task.refreshes and _unread(result) else result for task, result in zip(tasks, results, strict=True)

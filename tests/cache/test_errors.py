@@ -10,6 +10,7 @@ MADE = [
     errors.UsageError("m"), errors.CorruptRecord("k", "why"), errors.StoreDamaged("/p", "why"),
     errors.MissingKeys(["a", "b"], "s", "hint"), errors.InvalidRegions("k", "bad_boxes", "m"), errors.StoreLocked("m"),
     errors.StoreMismatch("m"), errors.DiskError("m"), errors.StoreNotFound("m"), errors.WeightsError("m"),
+    errors.InfrastructureLost("m"),
 ]  # fmt: skip
 
 
@@ -22,6 +23,7 @@ def test_errors_travel_between_processes(error):
 @pytest.mark.parametrize("name, code", [
     ("UsageError", 2), ("InputNotFound", 66), ("StoreNotFound", 66), ("StoreMismatch", 78), ("StoreLocked", 75),
     ("StoreDamaged", 65), ("CorruptRecord", 65), ("DiskError", 74), ("WeightsError", 65), ("DataError", 65),
+    ("InfrastructureLost", 75),
 ])  # fmt: skip
 def test_exit_codes(name, code):
     assert getattr(errors, name).exit_code == code

@@ -181,7 +181,7 @@ def test_every_failure_is_in_the_log(cli, photos, tmp_path):
     [
         (["nowhere", "-o", "s.roi"], 66, "nowhere"),
         (["photos"], 2, "-o"),
-        (["photos", "-o", "s.roi", "--engine", "ray"], 2, "--engine"),
+        (["photos", "-o", "s.roi", "--engine", "spark"], 2, "--engine"),
         (["photos", "-o", "s.roi", "--dtype", "float64"], 2, "float16"),
         (["photos", "-o", "s.roi", "--limit", "0"], 2, "--limit"),
         (["photos", "-o", "s.roi", "--unknown"], 2, "--unknown"),

@@ -57,11 +57,20 @@ def test_killed_at_any_moment(job, whole, tmp_path, contents, monkeypatch):
     assert kills >= 5
 
 
+def wait_until_stored(count, store, process):
+    """Until a store holds exactly that many records, committed beside the model."""
+    while not (store / "manifest.json").exists() or len(open_store(str(store))) < count:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    assert len(open_store(str(store))) == count
+
+
 def test_killed_by_an_image_keeps_what_was_committed(whole, tmp_path, contents, command):
     folder, expected = whole
-    killed = command.run(folder, tmp_path / "s.roi", die="0040.png")
-    assert killed.returncode == -signal.SIGKILL
-    assert len(open_store(str(tmp_path / "s.roi"))) == 2 * UNIT
+    killed = command.start(folder, tmp_path / "s.roi", die="0040.png", hold="0039.png")
+    wait_until_stored(2 * UNIT, tmp_path / "s.roi", killed)
+    command.gate.touch()
+    assert killed.wait(timeout=60) == -signal.SIGKILL
     command.calls.unlink()
     assert command.run(folder, tmp_path / "s.roi", "--max-failures", "1").returncode == 0
     assert command.seen() == [f"{i:04d}.png" for i in range(2 * UNIT, COUNT)]
@@ -93,6 +102,7 @@ def test_interrupted_twice_ends_at_once(whole, tmp_path, contents, command):
     folder, expected = whole
     process = command.start(folder, tmp_path / "s.roi", hold=f"{UNIT + 1:04d}.png")
     command.wait_for(UNIT + 2, process)
+    wait_until_stored(UNIT, tmp_path / "s.roi", process)
     process.send_signal(signal.SIGINT)
     assert process.stderr.readline() == "\n" and "interrupt again" in process.stderr.readline()
     process.send_signal(signal.SIGINT)

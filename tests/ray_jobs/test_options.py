@@ -32,7 +32,9 @@ def test_wrong_allowances(text):
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        ("engine", "ray"),
+        ("engine", "spark"),
+        ("models_per_gpu", 0),
+        ("timeout", 0),
         ("device", "tpu"),
         ("device", "cuda:x"),
         ("precision", "float8"),
@@ -66,6 +68,11 @@ def test_where_a_store_may_be(tmp_path):
             ExtractOptions(folder, output, "demo")
     ExtractOptions(folder, f"{folder}/photos.roi", "demo")
     ExtractOptions(folder, f"{folder}2", "demo")
+
+
+def test_an_address_is_of_a_cluster():
+    with pytest.raises(UsageError, match="--address"):
+        ExtractOptions("photos", "s.roi", "demo", engine="local", address="auto")
 
 
 def test_threads_default_to_the_cores_that_may_be_used():

@@ -1,0 +1,133 @@
+"""The connection to a Ray cluster: one of the job's own on this machine, or one that is there."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+
+import ray
+
+from cache import InfrastructureLost
+
+from .options import usable_cpus
+from .ray_environment import LOOPBACK
+
+POLL_SECONDS = 1.0
+MOST_SILENCE = 20.0  # seconds without an answer from the cluster; Ray itself would end this process after 60
+MOST_CLOSING = 10.0
+
+log = logging.getLogger("roivault")
+
+
+@dataclass(frozen=True)
+class Node:
+    """A machine of the cluster and what it offers."""
+
+    id: str
+    address: str
+    cpus: int
+    gpus: float
+
+
+class Cluster:
+    """Connects, follows which nodes are there, and ends what it started.
+
+    Args:
+        address: of a cluster; None starts one on this machine, unless this process is connected to one already.
+
+    Raises:
+        InfrastructureLost: there is no cluster to connect to, or it cannot be started.
+    """
+
+    def __init__(self, address: str | None):
+        self._address = address
+        self._connected = not ray.is_initialized()  # by us
+        self._folder: str | None = None  # of Ray's own files, if we started it
+        if self._connected:
+            self._connect()
+        self.own_node: str = ray.get_runtime_context().get_node_id()
+        self._nodes: dict[str, Node] = {}
+        self._poll()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="cluster", daemon=True)
+        self._thread.start()
+
+    @property
+    def nodes(self) -> list[Node]:
+        """The nodes that are alive, as last heard."""
+        return list(self._nodes.values())
+
+    def lives(self, node: str) -> bool:
+        """Whether a node is alive, asked at once."""
+        self._poll()
+        return node in self._nodes
+
+    def check(self) -> None:
+        """Raises: InfrastructureLost when this machine's part of the cluster, or its head, is gone."""
+        if self.own_node not in self._nodes:
+            raise InfrastructureLost(f"Ray on this machine has died{self._remedy()}")
+        if (silence := time.monotonic() - self._heard) > MOST_SILENCE:
+            raise InfrastructureLost(f"the Ray cluster has not answered for {silence:.0f} seconds{self._remedy()}")
+
+    def close(self) -> None:
+        """Disconnect, and end the cluster if it is ours. A cluster that does not answer is waited for only briefly."""
+        self._closed.set()
+        if not self._connected:
+            return
+        ending = threading.Thread(target=ray.shutdown, name="shutdown", daemon=True)
+        ending.start()
+        ending.join(MOST_CLOSING)
+        if self._folder and not ending.is_alive():
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _connect(self) -> None:
+        options: dict = {"log_to_driver": False, "logging_level": logging.ERROR}
+        if self._address is None:
+            self._folder = tempfile.mkdtemp(prefix="roivault-", dir=os.environ.get("RAY_TMPDIR") or "/tmp")
+            options |= {
+                "address": "local",
+                "num_cpus": usable_cpus(),
+                "include_dashboard": False,
+                "_node_ip_address": LOOPBACK,
+                "_temp_dir": self._folder,  # short: the paths of sockets must be
+            }
+        else:
+            options["address"] = self._address
+        in_main = threading.current_thread() is threading.main_thread()
+        on_terminate = signal.getsignal(signal.SIGTERM) if in_main else None
+        try:
+            ray.init(**options)
+        except (ConnectionError, RuntimeError, TimeoutError, ValueError) as error:
+            where = f"connect to a Ray cluster at {self._address}" if self._address else "start Ray on this machine"
+            raise InfrastructureLost(f"cannot {where}: {error}") from error
+        finally:
+            if in_main:
+                signal.signal(signal.SIGTERM, on_terminate)  # Ray takes it over
+        log.info("connected to the Ray cluster %s", self._address or "of this job")
+
+    def _follow(self) -> None:
+        while not self._closed.wait(POLL_SECONDS):
+            try:
+                self._poll()
+            except Exception as error:  # its silence tells
+                log.info("the Ray cluster does not answer: %s", error)
+
+    def _poll(self) -> None:
+        begin = time.monotonic()
+        nodes = {}
+        for node in ray.nodes():
+            if node["Alive"]:
+                offers = node["Resources"]
+                cpus, gpus = int(offers.get("CPU", 0)), offers.get("GPU", 0.0)
+                nodes[node["NodeID"]] = Node(node["NodeID"], node["NodeManagerAddress"], cpus, gpus)
+        self._nodes, self._heard = nodes, begin
+
+    def _remedy(self) -> str:
+        logs = f"; its logs are in {self._folder}" if self._folder else ""
+        return f"{logs}. What is committed is kept; run the same line again"

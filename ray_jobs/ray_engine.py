@@ -1,0 +1,221 @@
+"""The Ray engine: decode tasks and model actors on every node, driven by one loop here, which also commits."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+
+import ray
+
+from cache import Failure, InfrastructureLost, Regions, UsageError
+
+from .blame import Patience, Retries, Unit, Watch
+from .committer import Committer
+from .model import Choices, Load
+from .options import ExtractOptions
+from .ray_cluster import Cluster
+from .ray_decoding import DecodedUnit, DecodeStage
+from .ray_models import ModelStage
+from .ray_workers import Job, precision_of
+from .signals import Drain
+from .work import UNIT, Work
+
+DRAIN_SECONDS = 2.0  # `ray job stop` kills after 3
+MOST_STILL_SECONDS = 1800.0
+
+
+class RayEngine:
+    """Runs a job on a Ray cluster. Connects when it is first needed.
+
+    Args:
+        load: makes a model.
+        choices: how records are made.
+        drain: once requested, what is at the models may still end, briefly.
+        options: the user's, of which those of the cluster are used.
+        address: of the cluster, None for one of the job's own.
+    """
+
+    name = "ray"
+
+    def __init__(self, load: Load, choices: Choices, drain: Drain, options: ExtractOptions, address: str | None):
+        self._load, self._choices, self._drain = load, choices, drain
+        self._options, self._address = options, address
+
+    @cached_property
+    def _cluster(self) -> Cluster:
+        return Cluster(self._address)
+
+    def precision(self) -> str:
+        """What `auto` means on the device; only a model that may run in less than float32 must be asked where it is."""
+        choices = self._choices
+        if choices.precision == "auto" and choices.preset.faithful:
+            on_gpu = self.device() == "cuda"
+            probe = ray.remote(num_gpus=int(on_gpu), num_cpus=1 - int(on_gpu))(precision_of)
+            self._choices = replace(choices, precision=ray.get(probe.remote(replace(choices, device=self.device()))))
+        elif choices.precision == "auto":
+            self._choices = replace(choices, precision="float32")
+        return self._choices.precision
+
+    def device(self) -> str:
+        """cuda if the cluster has GPUs and the user does not say otherwise. Raises: UsageError for a GPU it lacks."""
+        gpus = sum(node.gpus for node in self._cluster.nodes)
+        if self._options.device == "cuda" and not gpus:
+            raise UsageError("--device cuda was asked for, but the Ray cluster has no GPUs")
+        return "cpu" if self._options.device == "cpu" or not gpus else "cuda"
+
+    def run(self, work: Work) -> None:
+        """Process every task of `work`. What was committed stays, whatever is raised.
+
+        Raises:
+            InfrastructureLost: the cluster is gone, or nothing moves any more.
+            what the model, the store or the listing raises.
+        """
+        job = Job(self._load, replace(self._choices, device=self.device()), os.getcwd())
+        with Committer(work) as committer:
+            run = _Run(job, self._options, self._cluster, work, committer)
+            try:
+                run.until_done(self._drain)
+            finally:
+                run.close()
+
+    def close(self) -> None:
+        """Leave the cluster, and end it if it is the job's own."""
+        if "_cluster" in vars(self):
+            self._cluster.close()
+
+
+class _Run:
+    """The loop over one `Work`."""
+
+    def __init__(self, job: Job, options: ExtractOptions, cluster: Cluster, work: Work, committer: Committer):
+        self._cluster, self._work, self._committer = cluster, work, committer
+        self._retries = Retries()
+        self._ready: deque[DecodedUnit] = deque()  # for a model
+        self._watch = Watch(MOST_STILL_SECONDS)
+        patience = Patience(options.timeout), Patience(options.timeout)
+        self._decoding = DecodeStage(job.choices.policy, job.folder, self._retries, patience[0])
+        self._models = ModelStage(job, options.models_per_gpu, cluster, self._retries, patience[1], self._extracted)
+
+    def until_done(self, drain: Drain) -> None:
+        """Until nothing is left, or for a moment after the drain is requested."""
+        while not self._finished():
+            if drain.requested:
+                self._end_calls()
+                return
+            self._cluster.check()
+            self._models.follow()
+            self._feed()
+            self._dispatch()
+            self._collect(0.2)
+            self._expire()
+            self._report()
+            if self._watch.expired:
+                raise InfrastructureLost(
+                    f"nothing has happened for {self._watch.limit / 60:.0f} minutes; {self._models.capacity} models "
+                    f"are wanted, {len(self._models.devices)} are loaded. See to the cluster, then run the same line "
+                    "again"
+                )
+
+    def close(self) -> None:
+        self._models.close()
+
+    def _finished(self) -> bool:
+        at_work = self._decoding or self._ready or self._models.busy or self._retries.waiting
+        return not at_work and self._work.exhausted
+
+    @property
+    def _decode_cpus(self) -> int:
+        return max(1, sum(node.cpus for node in self._cluster.nodes) - self._models.cpus_taken())
+
+    def _feed(self) -> None:
+        """Submit units for decoding, as many as keep the models and the CPUs busy."""
+        limit = 2 * max(1, self._models.capacity) + max(2, self._decode_cpus)
+        while len(self._decoding) + len(self._ready) < limit and (unit := self._next()):
+            self._decoding.submit(unit)
+
+    def _next(self) -> Unit | None:
+        if self._retries.waiting:
+            return self._retries.waiting.popleft()
+        idle = not (self._decoding or self._ready or self._models.busy)
+        tasks = []
+        while len(tasks) < UNIT and (task := self._work.take(wait=idle and not tasks)):
+            tasks.append(task)
+        return Unit(tasks) if tasks else None
+
+    def _dispatch(self) -> None:
+        """Give decoded units to models that have room, suspects first."""
+        suspects = [decoded for decoded in self._ready if decoded.unit.suspect]
+        if not suspects:
+            self._models.release()
+        others = [decoded for decoded in self._ready if not decoded.unit.suspect]
+        for waiting in (suspects, others):
+            while waiting and self._models.room(waiting[0].unit.suspect):
+                decoded = waiting.pop(0)
+                self._models.submit(decoded)
+                self._ready.remove(decoded)
+
+    def _collect(self, timeout: float) -> None:
+        """Take what has ended, waiting for the first of it."""
+        references = [*self._decoding.references(), *self._models.references()]
+        if not references:
+            return
+        ended, waiting = ray.wait(references, num_returns=1, timeout=timeout)
+        if ended and waiting:
+            ended += ray.wait(waiting, num_returns=len(waiting), timeout=0)[0]
+        for reference in ended:
+            self._watch.moved()
+            decoded = self._decoding.collect(reference)
+            if isinstance(decoded, DecodedUnit):
+                self._decoded(decoded)
+            elif decoded is not None:
+                self._failed(*decoded)
+            else:
+                self._models.collect(reference)
+        self._take_failures()
+
+    def _expire(self) -> None:
+        for unit, failure in self._decoding.expire():
+            self._failed(unit, failure)
+        self._models.expire()
+        self._take_failures()
+
+    def _decoded(self, decoded: DecodedUnit) -> None:
+        if True in decoded.outcomes:
+            self._ready.append(decoded)
+        else:  # nothing for the model to do
+            self._commit(decoded, [])
+
+    def _extracted(self, decoded: DecodedUnit, results: Sequence[Regions | Failure], seconds: float) -> None:
+        self._work.tally.spend("model", seconds / max(1, len(self._models.devices)), len(results))
+        self._commit(decoded, results)
+
+    def _commit(self, decoded: DecodedUnit, results: Sequence[Regions | Failure]) -> None:
+        of_model = iter(results)
+        merged = [next(of_model) if outcome is True else outcome or None for outcome in decoded.outcomes]
+        self._committer.put(decoded.unit.tasks, merged)
+
+    def _failed(self, unit: Unit, failure: Failure) -> None:
+        self._committer.put(unit.tasks, [failure])
+
+    def _take_failures(self) -> None:
+        for unit, failure in self._models.failures:
+            self._failed(unit, failure)
+        self._models.failures.clear()
+
+    def _report(self) -> None:
+        tally = self._work.tally
+        tally.spend("decode", self._decoding.seconds / self._decode_cpus, self._decoding.images)
+        self._decoding.seconds, self._decoding.images = 0.0, 0
+        tally.devices = self._models.devices
+        ready = sum(len(decoded.unit) for decoded in self._ready)
+        tally.queues = {"decode": self._decoding.waiting_images, "model": ready + self._models.waiting_images}
+
+    def _end_calls(self) -> None:
+        """Let the models end what they have, for a moment."""
+        end = time.monotonic() + DRAIN_SECONDS
+        while self._models.busy and (left := end - time.monotonic()) > 0:
+            self._collect(left)
