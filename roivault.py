@@ -36,6 +36,7 @@ VERBS = {
     "convert": ("cache.commands", "A cache of another layout into a store, or a store into one."),
     "models": ("extractor.commands", "The detectors there are."),
     "weights": ("extractor.commands", "Fetch, import and list their checkpoints."),
+    "sources": ("ray_jobs.sources_command", "Where images can come from, and what of a dataset is on disk."),
     "doctor": ("ray_jobs.doctor", "What this machine has and lacks."),
 }
 

@@ -5,8 +5,8 @@
 
 | dataset           | key                                           | in the annotations                          |
 |-------------------|-----------------------------------------------|---------------------------------------------|
-| coco (2014)       | COCO_val2014_000000520430                     | img_path                                    |
-| coco (2017)       | 000000050403                                  | image                                       |
+| coco (2014)       | COCO_val2014_000000520430                     | img_path, file_name                         |
+| coco (2017)       | 000000050403                                  | image, file_name                            |
 | flickr30k         | 1007129816                                    | Flikr30kID, Flickr30K_ID, img_path          |
 | xflickrco         | as flickr30k and coco 2014                    | img_path                                    |
 | visual_genome     | 2370799, GQA's testdev n161313                | imageId, img_id, image_id                   |
@@ -97,6 +97,11 @@ def coco_image_id(key: str) -> int | None:
     return int(digits) if digits.isascii() and digits.isdigit() else None
 
 
+def field_of(record: Mapping[str, Any]) -> str | None:
+    """The field by which an annotation row names its pictures; None if it has none of those known."""
+    return next((field for field in _RECORD_RULES if record.get(field) is not None), None)
+
+
 def candidates(record: Mapping[str, Any]) -> list[list[str]]:
     """Every form in which stores and old caches name the pictures of an annotation row.
 
@@ -106,9 +111,8 @@ def candidates(record: Mapping[str, Any]) -> list[list[str]]:
 
     Raises: DataError: the row has none of the fields that name a picture.
     """
-    for field, rule in _RECORD_RULES.items():
-        if record.get(field) is not None:
-            return [list(dict.fromkeys(forms)) for forms in rule(record)]
+    if field := field_of(record):
+        return [list(dict.fromkeys(forms)) for forms in _RECORD_RULES[field](record)]
     raise DataError(
         f"an annotation row with the fields {', '.join(map(str, record)) or 'none at all'} names no picture; the "
         f"fields that do are {', '.join(_RECORD_RULES)}"
@@ -134,6 +138,10 @@ def _coco_2017_forms(record: Mapping[str, Any]) -> list[str]:
     names = [f"COCO_{part}_{stem}" for part in _PARTS_OF_2014]
     old = [*names, *(f"{name}.jpg" for name in names)]
     return [stem, f"{stem}.jpg", *(f"{part}/{stem}.jpg" for part in folder), *old, _number(stem)]
+
+
+def _file_name_forms(name: str) -> list[str]:
+    return _coco_2014_forms(name) if _COCO_2014.fullmatch(_stem(name)) else _coco_2017_forms({"image": name})
 
 
 def _path_forms(record: Mapping[str, Any]) -> list[str]:
@@ -184,6 +192,7 @@ _RECORD_RULES: dict[str, Callable[[Mapping[str, Any]], list[list[str]]]] = {
     "image/key": lambda record: [_open_images_forms(record["image/key"])],
     "img_path": lambda record: [_path_forms(record)],
     "image": lambda record: [_coco_2017_forms(record)],
+    "file_name": lambda record: [_file_name_forms(record["file_name"])],
     "imageId": lambda record: [_genome_forms(record["imageId"])],
     "img_id": lambda record: [_genome_forms(record["img_id"])],
     "image_id": lambda record: [_image_id_forms(record)],

@@ -157,10 +157,13 @@ def decode(source: Any, key: str, policy: DecodePolicy = _DEFAULT_POLICY) -> Dec
         raise ImageError(key, problem.kind, problem.message, where) from problem.__cause__
 
 
-def read(path: str, key: str, policy: DecodePolicy = _DEFAULT_POLICY) -> bytes:
-    """The encoded bytes of a file or URL, as `decode` reads it: for callers that read ahead. Raises: ImageError."""
+def read(path: str, key: str, policy: DecodePolicy = _DEFAULT_POLICY, limit: int | None = None) -> bytes:
+    """The encoded bytes of a file or URL, as `decode` reads it: for callers that read ahead. Raises: ImageError.
+
+    With `limit` only about as many bytes are read, for callers that want to know what it is.
+    """
     try:
-        return _read(path, policy)
+        return _read(path, policy, limit)
     except _Problem as problem:
         raise ImageError(key, problem.kind, problem.message, printable(path)) from problem.__cause__
 
@@ -211,7 +214,7 @@ def _check_size(size: tuple[int, int], policy: DecodePolicy) -> None:
 # ---------------------------------------------------------------- reading
 
 
-def _read(where: str, policy: DecodePolicy) -> bytes:
+def _read(where: str, policy: DecodePolicy, limit: int | None = None) -> bytes:
     """All bytes of a file, unless its first ones show that it is no picture."""
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", where):
         return _read_url(where, policy)
@@ -223,7 +226,7 @@ def _read(where: str, policy: DecodePolicy) -> bytes:
                 raise _Problem("unreadable", "not a regular file")
             _check_head(file.read(HEAD), status.st_size, policy)
             file.seek(0)
-            return file.read()
+            return file.read(-1 if limit is None else limit)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise _Problem("missing", "no such file") from error
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have

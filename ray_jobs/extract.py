@@ -86,8 +86,7 @@ def run_extract(options: ExtractOptions, load: Callable[[Choices], Model] = load
         DiskError: the disk is full or failing; what was committed stays.
     """
     preset = get_preset(options.model)
-    options = replace(options, key=options.key or _stored_key_rule(options.output) or "path")
-    source = open_source(options.source, options.key)
+    source = open_source(options.source, options.key, _stored_key_rule(options.output))
     stored = read_fingerprint(options.output)
     choices = _resolve(options, preset, stored or {})
     weights_path(preset, options.weights)
@@ -185,7 +184,7 @@ def _provenance(options: ExtractOptions, source: Source, choices: Choices, model
         "engine": options.engine,
         "source": source.name,
         "path": printable(os.path.abspath(source.path)),
-        "key": options.key,
+        "key": source.key_rule,
         "device": str(model.device),
         "threads": choices.threads,
         "machine": f"{platform.system()} {platform.machine()}",

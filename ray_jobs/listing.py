@@ -17,6 +17,7 @@ from .tally import Tally
 
 FIRST_CHUNK, LARGEST_CHUNK = 16, 1024  # small at first, so that the first image is at work at once
 CHUNKS_AHEAD = 32  # that many images are known in advance, so that the time left can be told
+CHUNK_BYTES, BYTES_AHEAD = 2**22, 2**27  # of images that travel with their items, since a stream leaves them behind
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,11 @@ class Chunk:
 
     def __len__(self) -> int:
         return len(self.items) + len(self.duplicates)
+
+    @property
+    def carried(self) -> int:
+        """Bytes of images that travel with the items."""
+        return sum(item.carried for item in self.items)
 
 
 class SeenKeys:
@@ -63,6 +69,17 @@ class SeenKeys:
             self._runs.append(np.ascontiguousarray(hashes[:, np.argsort(hashes[0])]))
 
 
+def _take(items: Iterator[Item], most: int) -> list[Item]:
+    """The next items, fewer than `most` at the end or when those that carry their images get heavy."""
+    taken, carried = [], 0
+    for item in islice(items, most):
+        taken.append(item)
+        carried += item.carried
+        if carried >= CHUNK_BYTES:
+            break
+    return taken
+
+
 def _hashes(items: list[Item]) -> np.ndarray:
     """[3, n] uint64: the two halves of the key's hash, and the source's hash."""
     keys = b"".join(xxhash.xxh3_128_digest(item.key.encode()) for item in items)
@@ -95,6 +112,7 @@ class Listing:
         self._ready: queue.Queue = queue.Queue(CHUNKS_AHEAD)
         self._first: Chunk | None = None
         self._closed = threading.Event()
+        self._put_bytes = self._got_bytes = 0  # carried by the items that were listed, and by those taken
         self._thread = threading.Thread(target=self._run, name="listing", daemon=True)
         self._thread.start()
 
@@ -115,6 +133,7 @@ class Listing:
         except queue.Empty:
             return None
         if isinstance(got, Chunk):
+            self._got_bytes += got.carried
             return got
         self.exhausted = True
         if got is not None:
@@ -129,6 +148,7 @@ class Listing:
         try:
             for chunk in self._chunks():
                 self._tally.listed += len(chunk)
+                self._tally.cut_short += sum(item.hides for item in chunk.items + chunk.duplicates)
                 if not self._put(chunk):
                     return
             self._tally.complete = True
@@ -137,9 +157,14 @@ class Listing:
             self._put(error)
 
     def _put(self, value: Chunk | BaseException | None) -> bool:
+        carried = value.carried if isinstance(value, Chunk) else 0
         while not self._closed.is_set():
+            if carried and self._put_bytes - self._got_bytes > BYTES_AHEAD:
+                time.sleep(0.02)
+                continue
             try:
                 self._ready.put(value, timeout=0.2)
+                self._put_bytes += carried
                 return True
             except queue.Full:
                 continue
@@ -149,7 +174,7 @@ class Listing:
         seen, items, left, size = SeenKeys(), self._source.items(), self._limit, FIRST_CHUNK
         while left is None or left > 0:
             begin = time.perf_counter()
-            batch = list(islice(items, size if left is None else min(size, left)))
+            batch = _take(items, size if left is None else min(size, left))
             chunk = replace(seen.split(batch), seconds=time.perf_counter() - begin)
             if not batch:
                 return

@@ -108,7 +108,9 @@ class ExtractOptions:
             raise UsageError(f"-o {name}: a store is written to a local folder")
         if os.path.lexists(self.output) and not os.path.isdir(self.output):
             raise UsageError(f"-o {name} is a file; a store is a folder, such as photos.roi")
-        source, output = os.path.realpath(self.source), os.path.realpath(self.output)
+        from .sources import parse_spec
+
+        source, output = os.path.realpath(parse_spec(self.source).path), os.path.realpath(self.output)
         if source == output:
             raise UsageError(f"-o {name} is the folder of the images; choose another name, such as photos.roi")
         if output.startswith(source + os.sep) and not output.endswith(".roi"):

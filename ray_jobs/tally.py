@@ -27,6 +27,7 @@ class Tally:
 
     Attributes:
         listed: inputs so far; `complete` once the listing has ended.
+        cut_short: failures that stand for an unknown number of inputs, such as a folder that cannot be listed.
         records: inputs with a record, of which `new` were written by this run and `already` were there.
         failures: inputs without one, per kind.
         retried, refreshed: earlier failures tried again, and records replaced because their image changed.
@@ -42,6 +43,7 @@ class Tally:
 
     listed: int = 0
     complete: bool = False
+    cut_short: int = 0
     records: int = 0
     new: int = 0
     already: int = 0
@@ -203,5 +205,7 @@ def judge(tally: Tally, allowed: Allowance, store: str, stopped: bool) -> tuple[
             f"Done, but {tally.failed:,} of {tally.listed:,} images failed, more than --max-failures {allowed} allows."
         )
         return verdict, NOT_AS_ASKED
+    if tally.cut_short:
+        return f"Done, but {tally.cut_short:,} folders, archives or tables could not be listed to their end.", NOT_AS_ASKED
     failed = f"; {tally.failed:,} failed" if tally.failed else ""
     return f"Done: {shlex.quote(store)} holds {tally.records:,} of {tally.listed:,} images{failed}.", 0

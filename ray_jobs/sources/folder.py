@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from cache import InputNotFound, UsageError
-from cache.keys import file_key, fits, printable, shorten
+from cache.keys import FILE_KEY_RULES, file_key, printable
 from extractor.image_formats import HEAD, sniff
 from extractor.images import DecodePolicy, read
 
-from . import Item, Locator, Unusable
+from . import Item, Locator, Unusable, make_item
 from .patterns import find, is_pattern, split_fixed
 
 IMAGE_SUFFIXES = frozenset(
@@ -27,8 +28,16 @@ class FileLocator:
 
     path: str
 
-    def read(self, key: str, policy: DecodePolicy) -> bytes:
-        return read(self.path, key, policy)
+    def read(self, key: str, policy: DecodePolicy, limit: int | None = None) -> bytes:
+        return read(self.path, key, policy, limit)
+
+
+class Entry(NamedTuple):
+    """A file of a listing: its path relative to where the listing started, and where it is for a person."""
+
+    relative: str
+    locator: Locator
+    source: str
 
 
 class FolderSource:
@@ -46,6 +55,13 @@ class FolderSource:
     """
 
     name = "folder"
+    title = "files of a folder and all below it, one file, a pattern, or a list file"
+    expects = "images, in folders of any depth"
+    key_form = "holiday/cat.jpg"
+    key_rules = FILE_KEY_RULES
+    options: Mapping[str, str] = {}
+    examples = {"cat.jpg": "cat.jpg", "holiday/2024/dog.png": "holiday/2024/dog.png"}
+    counts: Mapping[str, int] = {}
 
     def __init__(self, path: str, key_rule: str = "path"):
         self.path, self.key_rule = path, key_rule
@@ -78,11 +94,21 @@ class FolderSource:
 
     def items(self) -> Iterator[Item]:
         """Stream the listing."""
+        for relative, locator, source in self.entries():
+            whole = isinstance(locator, Unusable)  # a folder
+            yield make_item(file_key(relative, "path" if whole else self.key_rule), locator, source)
+
+    def entries(self) -> Iterator[Entry]:
+        """The files, before they have keys."""
         for path, relative, chosen in self._starts():
             if os.path.isdir(path):
                 yield from self._walk(path, relative)
-            elif chosen or _is_image(path):
-                yield self._item(relative, path)
+            elif chosen or self.takes(path):
+                yield Entry(relative, FileLocator(path), printable(path))
+
+    def takes(self, path: str) -> bool:
+        """Whether a file that the user did not name himself belongs to the listing."""
+        return is_image(path)
 
     # Where a listing starts: (path, path relative to the source, listed whatever it is).
 
@@ -107,7 +133,7 @@ class FolderSource:
                     inside = not os.path.isabs(entry)
                     yield path, os.path.normpath(entry) if inside else _below(path, base), True
 
-    def _walk(self, folder: str, relative: str) -> Iterator[Item]:
+    def _walk(self, folder: str, relative: str) -> Iterator[Entry]:
         pending: list[tuple[str, str, frozenset]] = [(folder, relative, frozenset())]
         while pending:
             folder, relative, above = pending.pop()
@@ -119,25 +145,16 @@ class FolderSource:
                 files, folders = _scan(folder)
             except OSError as error:
                 kind = "missing" if isinstance(error, FileNotFoundError) else "unreadable"
-                locator = Unusable(kind, f"this folder cannot be listed: {error.strerror}")
-                yield self._item(relative or ".", folder, locator, rule="path")
+                locator = Unusable(kind, f"this folder cannot be listed: {error.strerror}", hides=True)
+                yield Entry(relative or ".", locator, printable(folder))
                 continue
             for name in files:
                 path = os.path.join(folder, name)
-                if _is_image(path):
-                    yield self._item(os.path.join(relative, name), path)
+                if self.takes(path):
+                    yield Entry(os.path.join(relative, name), FileLocator(path), printable(path))
             inside = above | {identity}
             for name in reversed(folders):
                 pending.append((os.path.join(folder, name), os.path.join(relative, name), inside))
-
-    def _item(self, relative: str, path: str, locator: Locator | None = None, rule: str | None = None) -> Item:
-        key, source = file_key(relative, rule or self.key_rule), printable(path)
-        if fits(key):
-            return Item(key, locator or FileLocator(path), source)
-        message = (
-            f"the key has {len(key.encode())} bytes, at most 511 fit; use --key name or --key stem, or shorter names"
-        )
-        return Item(shorten(key), Unusable("key_invalid", message), source)
 
 
 def _scan(folder: str) -> tuple[list[str], list[str]]:
@@ -166,7 +183,8 @@ def _below(path: str, base: str) -> str:
     return path if relative.startswith("..") else relative
 
 
-def _is_image(path: str) -> bool:
+def is_image(path: str) -> bool:
+    """Whether a file's suffix says that it is an image, or it starts like one."""
     return os.path.splitext(path)[1].lower() in IMAGE_SUFFIXES or _starts_like_image(path)
 
 

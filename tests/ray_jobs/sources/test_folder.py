@@ -4,7 +4,7 @@ import pytest
 
 from cache import InputNotFound, UsageError
 from extractor.images import DecodePolicy, ImageError
-from ray_jobs.sources import SOURCES, open_source
+from ray_jobs.sources import open_source
 
 JPEG = b"\xff\xd8\xff\xe0 not decoded here"
 
@@ -180,12 +180,3 @@ def test_a_key_that_is_too_long_is_a_failure_under_a_shorter_one(tmp_path):
     assert failure_of(one) == failure_of(two) == "key_invalid"
     assert one.key != two.key and one.key.startswith("d" * 100 + "/") and len(one.key.encode()) <= 511
     assert keys(tmp_path, "name") == ["one.jpg", "two.jpg"]
-
-
-@pytest.mark.parametrize("name", SOURCES)
-def test_every_source_streams_items(name, tmp_path):
-    touch(tmp_path / "a.jpg")
-    source = open_source(f"{name}:{tmp_path}")
-    assert source.name == name
-    item = next(iter(source.items()))
-    assert isinstance(item.key, str) and isinstance(item.source, str) and hasattr(item.locator, "read")
