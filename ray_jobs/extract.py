@@ -7,9 +7,8 @@ import importlib.metadata
 import logging
 import os
 import platform
-from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from cache import StoreNotFound, StoreWriter, read_fingerprint
@@ -17,13 +16,13 @@ from cache.keys import printable
 from cache.manifest import Manifest
 from cache.opening import check_directory
 from extractor import DecodePolicy, Preset, get_preset
-from extractor.given_boxes import BoxExtractor, GivenBoxes
-from extractor.presets import fingerprint
-from extractor.weights import weights_path, weights_sha256
+from extractor.given_boxes import GivenBoxes
+from extractor.weights import weights_path
 
+from .engines import Engine, make_engine
 from .listing import Listing
-from .local import LocalEngine, Model
 from .metrics import serve_metrics
+from .model import Choices, Load, load_model
 from .options import ExtractOptions, parse_allowance, parse_size
 from .progress import Progress
 from .report import Report
@@ -37,46 +36,14 @@ LIBRARIES = ("numpy", "pillow", "torch", "torchvision")
 log = logging.getLogger("roivault")
 
 
-@dataclass(frozen=True)
-class Choices:
-    """How records are made, after `auto` and omitted options took the store's values."""
-
-    preset: Preset
-    weights: str | None
-    device: str
-    precision: str
-    dtype: str
-    policy: DecodePolicy
-    threads: int
-    boxes: GivenBoxes | None = None
-
-    def fingerprint(self) -> dict[str, str | int | float | bool]:
-        """For the store: everything that may change a byte of a record. `precision` must be resolved."""
-        sha256 = weights_sha256(weights_path(self.preset, self.weights))
-        extractor = fingerprint(self.preset, sha256, self.precision, self.policy)
-        given = self.boxes.choices() if self.boxes else {}
-        return {**extractor, "feature_dtype": self.dtype, "given_boxes": self.boxes is not None, **given}
-
-
-def load_model(choices: Choices) -> Model:
-    """The extractor of a job, on its device and threads."""
-    import torch
-
-    from extractor import load_extractor
-
-    torch.set_num_threads(choices.threads)
-    model = load_extractor(choices.preset.name, choices.weights, choices.device, choices.precision, choices.policy)
-    return BoxExtractor(model, choices.boxes) if choices.boxes else model
-
-
-def run_extract(options: ExtractOptions, load: Callable[[Choices], Model] = load_model) -> Summary:
+def run_extract(options: ExtractOptions, load: Load = load_model) -> Summary:
     """Extract what the store lacks of a listing; the same call continues an interrupted job.
 
     The model is loaded only when there is something for it to do, and no store is made when nothing is listed.
 
     Args:
         options: what the user chose.
-        load: makes the extractor.
+        load: makes the extractor; other processes call it, too.
 
     Raises:
         UsageError: an unknown model or device.
@@ -92,11 +59,13 @@ def run_extract(options: ExtractOptions, load: Callable[[Choices], Model] = load
     weights_path(preset, options.weights)
     store = printable(options.output)
     log.info("extract %s into %s with %s", printable(options.source), store, preset.name)
-    tally, model = Tally(), None
+    tally, drain, device = Tally(), Drain(), None
+    engine = make_engine(options, choices, load, drain)
     with (
-        Drain() as drain,
-        serve_metrics(tally, options.metrics_port, model=preset.name, store=store),
+        drain,
+        serve_metrics(tally, options.metrics_port, model=preset.name, store=store, engine=engine.name),
         Report(options.output, options, tally) as report,
+        closing(engine),
         closing(Listing(source, tally, options.limit)) as listing,
         Progress(tally, options.quiet),
     ):
@@ -105,17 +74,15 @@ def run_extract(options: ExtractOptions, load: Callable[[Choices], Model] = load
         if not listing.exhausted and not drain.requested:
             check_directory(Path(options.output))
             if stored is None:  # `auto` is resolved once, for all who continue this store
-                model = load(choices)
-                choices = replace(choices, precision=model.precision)
+                choices = replace(choices, precision=engine.precision())
             with _open_writer(options, choices) as writer:
                 work = Work(listing, writer, tally, options.retry_failed, options.refresh_changed)
                 while not (work.ready() or work.exhausted or drain.requested):
                     pass
                 if not work.exhausted and not drain.requested:
-                    model = model or load(choices)
-                    tally.devices = [str(model.device)]
-                    writer.provenance = _provenance(options, source, choices, model)
-                    LocalEngine(model, choices.threads, drain).run(work)
+                    device = engine.device()
+                    writer.provenance = _provenance(options, source, choices, engine)
+                    engine.run(work)
     stopped = drain.requested and not tally.finished
     if not stopped:
         _name_first_inputs(source, tally)
@@ -126,8 +93,8 @@ def run_extract(options: ExtractOptions, load: Callable[[Choices], Model] = load
         source=printable(options.source),
         store=store,
         model=preset.name,
-        engine=options.engine,
-        device=str(model.device) if model else None,
+        engine=engine.name,
+        device=device,
         precision=choices.precision,
         feature_dtype=choices.dtype,
         threads=choices.threads,
@@ -178,14 +145,14 @@ def _open_writer(options: ExtractOptions, choices: Choices) -> StoreWriter:
     )
 
 
-def _provenance(options: ExtractOptions, source: Source, choices: Choices, model: Model) -> dict:
+def _provenance(options: ExtractOptions, source: Source, choices: Choices, engine: Engine) -> dict:
     """Where and with what records are made: it says how, and never decides whether a job may go on."""
     return {
-        "engine": options.engine,
+        "engine": engine.name,
         "source": source.name,
         "path": printable(os.path.abspath(source.path)),
         "key": source.key_rule,
-        "device": str(model.device),
+        "device": engine.device(),
         "threads": choices.threads,
         "machine": f"{platform.system()} {platform.machine()}",
         "versions": {"python": platform.python_version()} | {name: _version(name) for name in LIBRARIES},

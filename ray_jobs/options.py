@@ -20,7 +20,7 @@ STORED_DTYPES = tuple(FEATURE_DTYPES)
 PRECISIONS = ("auto", "float32", "bfloat16", "float16")
 ORIENTATIONS = ("apply", "ignore")
 TRUNCATED = ("fail", "keep")
-ENGINES = ("local",)
+ENGINES = ("local", "ray")
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 
 
@@ -35,6 +35,11 @@ class ExtractOptions:
         weights: checkpoint in place of the model's own.
         boxes: file of boxes to describe instead of detecting, see `GivenBoxes`; an image without any fails.
         box_format, box_units: how its boxes are written; default xyxy (xywh in COCO files) and pixels.
+        engine: "local" for this process, "ray" for Ray; None for Ray if there is an address or more than one GPU.
+        address: of a Ray cluster, HOST:PORT or "auto" for that of this host; None for the one that RAY_ADDRESS names,
+            else for one of this machine alone that ends with the job.
+        models_per_gpu: models that share a GPU, with Ray.
+        timeout: seconds that one image may take at a stage, with Ray; see `blame.Patience`.
         device: auto, cpu, cuda or cuda:N.
         threads: CPU threads for decoding and for the model; None for all that this process may use.
         precision: number format of the model.
@@ -60,7 +65,10 @@ class ExtractOptions:
     boxes: str | None = None
     box_format: str | None = None
     box_units: str | None = None
-    engine: str = "local"
+    engine: str | None = None
+    address: str | None = None
+    models_per_gpu: int = 1
+    timeout: float = 60.0
     device: str = "auto"
     threads: int | None = None
     precision: str = "auto"
@@ -77,7 +85,7 @@ class ExtractOptions:
     quiet: bool = False
 
     def __post_init__(self) -> None:
-        _choose("--engine", self.engine, ENGINES)
+        _choose("--engine", self.engine, (None, *ENGINES))
         _choose("--precision", self.precision, PRECISIONS)
         _choose("--key", self.key, (None, *KEY_RULES))
         _choose("--dtype", self.dtype, (None, *STORED_DTYPES))
@@ -89,9 +97,11 @@ class ExtractOptions:
             raise UsageError("--box-format and --box-units say how the file of --boxes is written; give that, too")
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise UsageError(f"--device {self.device!r} is not auto, cpu, cuda or cuda:N")
-        for name in ("limit", "threads"):
+        for name in ("limit", "threads", "models_per_gpu", "timeout"):
             if (value := getattr(self, name)) is not None and value < 1:
-                raise UsageError(f"--{name} is {value}; give at least 1")
+                raise UsageError(f"--{name.replace('_', '-')} is {value}; give at least 1")
+        if self.address is not None and self.engine == "local":
+            raise UsageError("--address is of a Ray cluster; it does not go with --engine local")
         parse_size(self.shard_size)
         parse_allowance(self.max_failures)
         if self.metrics_port is not None:
@@ -118,9 +128,12 @@ class ExtractOptions:
 
     @property
     def num_threads(self) -> int:
-        if self.threads:
-            return self.threads
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return self.threads or usable_cpus()
+
+
+def usable_cpus() -> int:
+    """CPUs that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def parse_size(text: int | str) -> int:
