@@ -34,6 +34,7 @@ VERBS = {
     "view": ("extractor.commands", "Regions drawn on their images, and a page of them."),
     "verify": ("cache.commands", "Check that stores are whole."),
     "convert": ("cache.commands", "A cache of another layout into a store, or a store into one."),
+    "publish": ("cache.commands", "A store to where others open it by URL."),
     "models": ("extractor.commands", "The detectors there are."),
     "weights": ("extractor.commands", "Fetch, import and list their checkpoints."),
     "sources": ("ray_jobs.sources_command", "Where images can come from, and what of a dataset is on disk."),

@@ -1,4 +1,4 @@
-"""Verbs that look into stores: `info`, `ls`, `show` and `verify`; `convert` has its own module."""
+"""Verbs that look into stores: `info`, `ls`, `show` and `verify`; `convert` and `publish` have modules of their own."""
 
 from __future__ import annotations
 
@@ -17,19 +17,22 @@ import typer
 from .convert_command import convert
 from .errors import CorruptRecord, InputNotFound, UsageError
 from .output import say, size, table, visible
+from .publish_command import publish
 
 if TYPE_CHECKING:
+    from .manifest import Shard
     from .regions import Regions
     from .store import RegionStore
 
-_STORES = typer.Argument(..., metavar="STORE...", help="Stores, shards of one, or quoted patterns; read as one.")
+_STORES = typer.Argument(..., metavar="STORE...", help="Stores, shards of one, quoted patterns, URLs; read as one.")
 _JSON = typer.Option(False, "--json", help="Print the result as JSON.")
+_AHEAD = 64  # records that `ls` asks for at once
 _ON_A_TERMINAL = 1000  # keys that `ls` shows there unless told otherwise
 
 
 def register(app: typer.Typer) -> None:
     """Add the verbs."""
-    for verb in (info, ls, show, verify, convert):
+    for verb in (info, ls, show, verify, convert, publish):
         app.command()(verb)
 
 
@@ -60,14 +63,14 @@ def _describe(store: RegionStore) -> dict[str, Any]:
         "feature_dtype": manifest.feature_dtype,
         "fingerprint": manifest.fingerprint,
         "vocabularies": {name: len(words) for name, words in manifest.vocabularies.items()},
-        "bytes": sum(_file_size(store.paths[0] / shard.file) for shard in manifest.shards),
+        "bytes": sum(_shard_size(store, shard) for shard in manifest.shards),
         "shards": [
             {
                 "name": shard.name,
                 "state": shard.state,
                 "records": shard.records,
                 "failures": shard.failures,
-                "bytes": _file_size(store.paths[0] / shard.file),
+                "bytes": _shard_size(store, shard),
                 "provenance": list(shard.provenance),
             }
             for shard in manifest.shards
@@ -150,8 +153,10 @@ def _report(corrupt: Sequence[CorruptRecord]) -> None:
 
 def _record_rows(store: RegionStore, pattern: str | None, corrupt: list[CorruptRecord]) -> Iterator[dict[str, Any]]:
     """A row a record; one that cannot be read has no numbers, and its error is added to `corrupt`."""
-    for key in store.keys():
-        if pattern is None or fnmatch.fnmatchcase(key, pattern):
+    keys = (key for key in store.keys() if pattern is None or fnmatch.fnmatchcase(key, pattern))
+    while chunk := list(islice(keys, _AHEAD)):
+        store.prefetch(chunk)
+        for key in chunk:
             try:
                 regions = store.get(key)
             except CorruptRecord as error:
@@ -294,5 +299,9 @@ def _count(number: int | None) -> str:
     return "-" if number is None else f"{number:,}"
 
 
-def _file_size(path: Path) -> int:
+def _shard_size(store: RegionStore, shard: Shard) -> int:
+    """Bytes of its file; of a published store those that the manifest says."""
+    if not isinstance(store.paths[0], Path):
+        return shard.bytes
+    path = store.paths[0] / shard.file
     return path.stat().st_size if path.exists() else 0

@@ -19,6 +19,7 @@ from .formats.base import Format, Notes, Problem, Vocabularies
 from .keys import fits
 from .manifest import FILE as MANIFEST
 from .regions import FEATURE_DTYPES, Failure, Regions
+from .remote import is_url
 from .store import RegionStore, open_store
 
 STORE = "store"
@@ -65,7 +66,7 @@ class ConvertReport:
 
 
 def convert(
-    source: Path,
+    source: Path | str,
     destination: Path,
     source_format: str | None = None,
     destination_format: str | None = None,
@@ -80,6 +81,7 @@ def convert(
     The destination bears its name only once it is complete; the source is only read.
 
     Args:
+        source: a path, or the URL of a published store.
         source_format, destination_format: a name of cache/formats, or "store"; None looks at the source's content and
             the destination's name.
         feature_dtype: of a store that is written; None takes that of a source that is a store, else float16.
@@ -96,6 +98,7 @@ def convert(
     """
     reader, writer = _sides(source, destination, source_format, destination_format)
     store = open_store(source) if reader is None else None
+    name = str(store.paths[0] if is_url(source) else source)
     if writer is not None and feature_dtype not in (None, writer.features_as):
         raise UsageError(f"{writer.name} holds features as {writer.features_as}; --dtype {feature_dtype} is for stores")
     if reader is None and vocabularies:
@@ -106,7 +109,7 @@ def convert(
 
     notes = Notes()
     report = ConvertReport(
-        str(source), reader.name if reader else STORE, str(destination), writer.name if writer else STORE,
+        name, reader.name if reader else STORE, str(destination), writer.name if writer else STORE,
         writer.features_as if writer else dtype,
     )  # fmt: skip
     for side, fmt in (("source", reader), ("destination", writer)):
@@ -120,7 +123,7 @@ def convert(
     rows = _fitting(rows, words, class_offset, notes)
     with building(destination) as target:
         if writer is None:
-            sink = store_sink(target, dtype, _fingerprint(store, reader, dtype, class_offset), words, str(source))
+            sink = store_sink(target, dtype, _fingerprint(store, reader, dtype, class_offset), words, name)
         else:
             sink = foreign_sink(target, writer, words, notes)
             if store is not None:
@@ -129,7 +132,7 @@ def convert(
         if not report.records:
             first = f": {report.problems[0].where}: {report.problems[0].why}" if report.problems else ""
             raise DataError(
-                f"nothing in {source} could be converted from {report.source_format}"
+                f"nothing in {name} could be converted from {report.source_format}"
                 f"{f' ({report.left_out:,} records were left out{first})' if first else ', it has no records'}; "
                 f"{destination} was not made"
             )
@@ -138,10 +141,14 @@ def convert(
 
 
 def _sides(
-    source: Path, destination: Path, source_format: str | None, destination_format: str | None
+    source: Path | str, destination: Path, source_format: str | None, destination_format: str | None
 ) -> tuple[Format | None, Format | None]:
     """Formats of source and destination, None for a store."""
-    if source_format is None:
+    if is_url(source):
+        if source_format not in (None, STORE):
+            raise UsageError(f"only a store can be read from a URL, --from {source_format} needs a path")
+        reader = None
+    elif source_format is None:
         reader = None if (source / MANIFEST).exists() or source.suffix == ".roi" else detect(source)
     else:
         reader = None if source_format == STORE else get_format(source_format)
@@ -170,6 +177,7 @@ def _sides(
 def _store_rows(store: RegionStore) -> Iterator[Row]:
     keys = store.keys()
     while chunk := list(islice(keys, _BATCH)):
+        store.prefetch(chunk)
         for key in chunk:
             try:
                 regions = store.get(key)
@@ -248,7 +256,7 @@ def _shifted(regions: Regions, offset: int, notes: Notes) -> Regions:
 
 
 def _vocabularies(
-    source: Path, store: RegionStore | None, reader: Format | None, given: Mapping[str, Sequence[str]] | None
+    source: Path | str, store: RegionStore | None, reader: Format | None, given: Mapping[str, Sequence[str]] | None
 ) -> Vocabularies:
     if store is not None:
         return store.manifest.vocabularies

@@ -12,6 +12,7 @@ import typer
 from .errors import InputNotFound, UsageError
 from .formats import FORMATS
 from .output import say
+from .remote import is_url
 
 if TYPE_CHECKING:
     from .convert import ConvertReport
@@ -21,7 +22,7 @@ _NAMES = ", ".join(["store", *FORMATS])
 
 
 def convert(
-    source: Path = typer.Argument(..., metavar="SRC", help="A store, or the cache of another system."),
+    source: str = typer.Argument(..., metavar="SRC", help="A store, its URL, or the cache of another system."),
     output: Path = typer.Option(..., "--output", "-o", metavar="DST", help="What to make: NAME.roi is a store."),
     from_format: str = typer.Option(None, "--from", metavar="F", help=f"Format of SRC, when it cannot tell: {_NAMES}."),
     to_format: str = typer.Option(None, "--to", metavar="F", help="Format of DST, when its name does not tell."),
@@ -44,7 +45,7 @@ def convert(
     listen: dict[str, Any] = {} if as_json else {"on_problem": _print_problem}
     if not (as_json or quiet):
         listen["on_progress"] = _Progress()
-    report = run(source, output, from_format, to_format, dtype, words, class_offset, **listen)
+    report = run(source if is_url(source) else Path(source), output, from_format, to_format, dtype, words, class_offset, **listen)
     if as_json:
         print(json.dumps(report.to_dict(), indent=2))
     elif not quiet:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from .errors import DiskError, StoreDamaged, StoreUnreachable, UsageError
-from .files import disk_errors, replace_file, sync_directory, sync_file
+from .files import TEMPORARY, disk_errors, replace_file, sync_directory, sync_file
 
 FIRST_DEADLINE = 15.0  # seconds, for a server that never answered: the name may be wrong
 DEADLINE = 120.0  # for one that did
@@ -122,16 +122,16 @@ class RemoteFolder:
     def download(self, name: str, target: Path, size: int, report: Callable[[int], None] = lambda count: None) -> None:
         """Copy a file that should have `size` bytes, block by block; `report` is told of each.
 
-        Raises: StoreDamaged: it is shorter; FileNotFoundError, StoreUnreachable, DiskError.
+        Raises: StoreDamaged: it is shorter, and so is then the copy; FileNotFoundError, StoreUnreachable, DiskError.
         """
         with disk_errors(target), open(target, "wb") as file:
             for start in range(0, size, BLOCK):
                 end = min(start + BLOCK, size)
                 data = self.read(name, start, end)
-                if len(data) != end - start:
-                    raise StoreDamaged(self / name, f"it ends at byte {start + len(data)}, expected are {size}")
                 file.write(data)
                 report(len(data))
+                if len(data) != end - start:
+                    raise StoreDamaged(self / name, f"it ends at byte {start + len(data)}, expected are {size}")
 
     def size(self, name: str) -> int | None:
         """Bytes of a file; None when there is none. Raises: StoreUnreachable, DiskError, UsageError."""
@@ -174,7 +174,7 @@ class RemoteFolder:
         self._patiently(name, write)
 
     def upload(self, name: str, source: Path, report: Callable[[int], None] = lambda count: None) -> None:
-        """Copy a whole file there; `report` is told how many bytes went. Raises: StoreUnreachable, DiskError."""
+        """Copy a whole file there; `report` is told of bytes that went, by some drivers. Raises: StoreUnreachable."""
         from fsspec.callbacks import Callback
 
         class Listen(Callback):
@@ -183,10 +183,14 @@ class RemoteFolder:
 
         def write(fs: Any, path: str) -> None:
             self._make_folder(fs)
-            fs.put_file(str(source), path, callback=Listen())
-            if self.local:
-                sync_file(self.local / name, os.path.getsize(source))
-                sync_directory(self.local)
+            if self.local is None:
+                fs.put_file(str(source), path, callback=Listen())
+                return
+            temporary = self.local / (name + TEMPORARY)
+            fs.put_file(str(source), str(temporary))
+            sync_file(temporary, os.path.getsize(source))
+            os.replace(temporary, self.local / name)
+            sync_directory(self.local)
 
         self._patiently(name, write)
 

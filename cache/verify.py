@@ -10,16 +10,21 @@ from pathlib import Path
 import xxhash
 
 from .errors import CorruptRecord, StoreDamaged
+from .fetched import fetched, manifest_of, named
 from .index import FILE as MERGED_INDEX
 from .index import Entry, Index
 from .manifest import Manifest, Shard
 from .probe import probe
+from .published import Place
 from .record import check_features, decode
+from .remote import RemoteFolder
 from .shard import SealedShard, file_checksum
 from .snapshot import load_index, load_merged
 from .states import decode_failure, is_record
 from .store import open_store
 from .targets import Target, absolute, resolve_targets
+
+_AHEAD = 64  # records that `digest` asks for at once
 
 
 @dataclass
@@ -54,7 +59,8 @@ def verify(
 ) -> Report:
     """Check everything: the manifest, size and checksum of every file, every index, every record and failure.
 
-    An open shard is read in a process of its own, since a damaged one may kill it.
+    An open shard is read in a process of its own, since a damaged one may kill it. The files of a published store are
+    fetched for that, one shard after another.
 
     Args:
         target: as for `open_store`.
@@ -63,24 +69,28 @@ def verify(
 
     Raises:
         StoreNotFound: there is no store.
+        StoreUnreachable, DiskError
     """
     report = Report()
-    shards: list[tuple[Path, Manifest, Shard]] = []
-    for path, chosen in resolve_targets(absolute(target)):
+    shards: list[tuple[Place, Manifest, Shard]] = []
+    for place, chosen in resolve_targets(absolute(target)):
         try:
-            manifest = Manifest.load(path)
+            manifest = manifest_of(place)
         except StoreDamaged as error:
             report.problems.append(str(error))
             continue
-        shards += [(path, manifest, shard) for shard in manifest.shards if chosen is None or shard.number in chosen]
+        held = manifest.sealed if isinstance(place, RemoteFolder) else manifest.shards
+        shards += [(place, manifest, shard) for shard in held if chosen is None or shard.number in chosen]
         if chosen is None:
-            report.problems += merged_problems(path, manifest)
-    total = sum(_size(path / shard.file) for path, _, shard in shards)
-    for path, manifest, shard in shards:
+            with fetched(place, manifest.sealed, indexes_only=True) as path:
+                report.problems += [named(problem, path, place) for problem in merged_problems(path, manifest)]
+    total = sum(_size(place, shard) for place, _, shard in shards)
+    for place, manifest, shard in shards:
         check = _check_sealed if shard.sealed else _check_open
-        report.problems += check(path, manifest, shard, report)
+        with fetched(place, [shard]) as path:
+            report.problems += [named(problem, path, place) for problem in check(path, manifest, shard, report)]
         report.shards += 1
-        report.bytes += _size(path / shard.file)
+        report.bytes += _size(place, shard)
         if progress:
             progress(report.bytes, total)
     if ids is not None:
@@ -177,7 +187,10 @@ def digest(target: Target) -> str:
     """
     store = open_store(target, verify="always")
     total = xxhash.xxh3_128()
-    for key in sorted(store.keys()):
+    keys = sorted(store.keys())
+    for place, key in enumerate(keys):
+        if place % _AHEAD == 0:
+            store.prefetch(keys[place : place + _AHEAD])
         record = store.record(key)
         for part in (key.encode(), record):
             total.update(len(part).to_bytes(8, "little"))
@@ -185,5 +198,8 @@ def digest(target: Target) -> str:
     return total.hexdigest()
 
 
-def _size(path: Path) -> int:
+def _size(place: Place, shard: Shard) -> int:
+    if isinstance(place, RemoteFolder):
+        return shard.bytes
+    path = place / shard.file
     return path.stat().st_size if path.exists() else 0
