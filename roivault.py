@@ -33,6 +33,8 @@ VERBS = {
     "show": ("cache.commands", "One record."),
     "view": ("extractor.commands", "Regions drawn on their images, and a page of them."),
     "verify": ("cache.commands", "Check that stores are whole."),
+    "stats": ("cache.explain_commands", "What the records are like, and what looks wrong with them."),
+    "compare": ("cache.explain_commands", "How two caches differ, and the likely cause."),
     "convert": ("cache.commands", "A cache of another layout into a store, or a store into one."),
     "publish": ("cache.commands", "A store to where others open it by URL."),
     "models": ("extractor.commands", "The detectors there are."),
