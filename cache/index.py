@@ -34,6 +34,7 @@ _COLUMNS = (
     ("hash", "<u8"), ("offset", "<u8"), ("checksum", "<u8"), ("key_offset", "<u8"), ("length", "<u4"),
     ("shard", "<u4"), ("key_length", "<u2"), ("flags", "u1"),
 )  # fmt: skip
+_LARGE = 1 << 26  # bytes of a file whose checksum takes longer than what it is opened for
 _ENTRY_BYTES = sum(np.dtype(dtype).itemsize for _, dtype in _COLUMNS)
 
 
@@ -59,7 +60,11 @@ class Index:
         covers: shard number -> checksum of that shard's own index.
         checksum: xxh3-64 of the file, as an int.
         columns: name -> array, all of one length, sorted by `hash`.
+        path: of the file, or of the store whose files were merged; None when there is none.
     """
+
+    path: Path | None = None
+    _unconfirmed: memoryview | None = None  # the file, until its checksum is compared
 
     def __init__(self, covers: dict[int, int], columns: dict[str, np.ndarray], heap, checksum: int = 0):
         self.covers, self.columns, self.heap, self.checksum = covers, columns, heap, checksum
@@ -99,6 +104,7 @@ class Index:
         kept = merged._overridden()
         if kept is not None:
             merged = cls(merged.covers, {name: column[kept] for name, column in merged.columns.items()}, heap)
+        merged.path = indexes[0].path and indexes[0].path.parent
         return merged
 
     def _overridden(self) -> np.ndarray | None:
@@ -129,11 +135,13 @@ class Index:
         return self.checksum
 
     @classmethod
-    def open(cls, path: Path, check: bool = True) -> Index:
+    def open(cls, path: Path, check: bool = True, put_off: bool = False) -> Index:
         """Map an index file.
 
         Args:
             check: compare the checksum too, which reads the whole file once.
+            put_off: in a large file, do so only when it is first asked for all keys, or for one that it does not have:
+                a key that is found proves itself, since its bytes are compared and its record has its own checksum.
 
         Raises:
             StoreDamaged: the file is missing, cut, altered or of an unknown version.
@@ -142,24 +150,18 @@ class Index:
             with disk_errors(path), open(path, "rb") as file:
                 size = os.fstat(file.fileno()).st_size
                 if size < _HEADER.size:
-                    raise StoreDamaged(path, f"{size} bytes are fewer than the header of an index")
+                    raise _damaged(path, f"{size} bytes are fewer than the header of an index")
                 data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         except FileNotFoundError:
-            raise StoreDamaged(path, "the index is missing") from None
+            raise _damaged(path, "the index is missing") from None
         except IsADirectoryError:
-            raise StoreDamaged(path, "it is a directory") from None
+            raise _damaged(path, "it is a directory") from None
         magic, version, count, shards, heap, checksum = _HEADER.unpack_from(data)
         if magic != _MAGIC or version != _VERSION:
-            raise StoreDamaged(path, f"it is not an index of version {_VERSION}, the one this roivault reads")
+            raise _damaged(path, f"it is not an index of version {_VERSION}, the one this roivault reads")
         expected = promised_size(data[: _HEADER.size])
         if expected != size:
-            raise StoreDamaged(path, f"it has {size} bytes, its header promises {expected}")
-        if check:
-            unsigned = _HEADER.pack(magic, version, count, shards, heap, 0)
-            if bytes(data[: _HEADER.size]) != _HEADER.pack(magic, version, count, shards, heap, checksum) or (
-                _digest(unsigned, data[_HEADER.size :]) != checksum
-            ):
-                raise StoreDamaged(path, "its checksum is wrong")
+            raise _damaged(path, f"it has {size} bytes, its header promises {expected}")
         start = _HEADER.size
         covers = np.frombuffer(data, _COVER, shards, start)
         start += covers.nbytes
@@ -167,36 +169,71 @@ class Index:
         for name, dtype in _COLUMNS:
             columns[name] = np.frombuffer(data, dtype, count, start)
             start += columns[name].nbytes
-        return cls(dict(covers.tolist()), columns, data[start:], checksum)
+        index = cls(dict(covers.tolist()), columns, data[start:], checksum)
+        index.path, index._unconfirmed = path, data if check else None
+        if not put_off or size < _LARGE:
+            index._confirm()
+        return index
+
+    def _confirm(self) -> None:
+        """Compare the checksum of the file, if that is still to be done. Raises: StoreDamaged."""
+        data = self._unconfirmed
+        if data is not None:
+            header = _HEADER.unpack_from(data)
+            unsigned = _HEADER.pack(*header[:-1], 0)
+            if data[: _HEADER.size] != _HEADER.pack(*header) or (
+                _digest(unsigned, data[_HEADER.size :]) != self.checksum
+            ):
+                raise _damaged(self.path, "its checksum is wrong")
+            self._unconfirmed = None
 
     def key(self, position: int) -> bytes:
         start = int(self.columns["key_offset"][position])
         return bytes(self.heap[start : start + int(self.columns["key_length"][position])])
+
+    def text(self, key: bytes) -> str:
+        """A key of this index. Raises: StoreDamaged: no writer made it."""
+        try:
+            return key.decode()
+        except UnicodeDecodeError:
+            raise _damaged(self.path, f"it holds {key!r}, which is no key: it is not utf-8") from None
 
     def entry(self, position: int) -> Entry:
         return Entry(*(int(self.columns[name][position]) for name in Entry._fields))
 
     def find(self, keys: Sequence[bytes], hashes: np.ndarray) -> Iterator[tuple[int, Entry]]:
         """(place in `keys`, entry) of each of the keys that is here; `hashes` is hash_keys(keys)."""
+        places, positions = self.match(keys, hashes)
+        rows = (self.columns[name][positions].tolist() for name in Entry._fields)
+        return zip(places.tolist(), map(Entry, *rows), strict=True)
+
+    def match(self, keys: Sequence[bytes], hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """`find` for many keys: places in `keys`, and in the columns, of the keys that are here."""
         if not len(self):
-            return
+            return np.empty(0, np.int64), np.empty(0, np.int64)
         positions = np.minimum(np.searchsorted(self._hash, hashes), len(self) - 1)
         places = np.flatnonzero(self._hash[positions] == hashes)
         positions = positions[places]
-        rows = (self.columns[name][positions].tolist() for name in ("key_offset", "key_length", *Entry._fields))
-        for place, position, start, length, *entry in zip(places.tolist(), positions.tolist(), *rows, strict=True):
-            if self.heap[start : start + length] == keys[place]:
-                yield place, Entry(*entry)
-            else:  # two keys with one hash lie next to each other
-                position += 1
-                while position < len(self) and self._hash[position] == hashes[place]:
-                    if self.key(position) == keys[place]:
-                        yield place, self.entry(position)
-                        break
-                    position += 1
+        starts, lengths = (self.columns[name][positions].tolist() for name in ("key_offset", "key_length"))
+        wanted, heap = [keys[place] for place in places.tolist()], self.heap
+        spans = zip(starts, lengths, wanted, strict=True)
+        same = np.array([bytes(heap[start : start + length]) == key for start, length, key in spans], bool)
+        for i in np.flatnonzero(~same).tolist():  # two keys with one hash lie next to each other
+            for position in range(int(positions[i]) + 1, len(self)):
+                if self._hash[position] != hashes[places[i]]:
+                    break
+                if self.key(position) == wanted[i]:
+                    positions[i], same[i] = position, True
+                    break
+        if not same.all():
+            places, positions = places[same], positions[same]
+        if len(places) < len(keys):
+            self._confirm()
+        return places, positions
 
     def states(self) -> Iterator[tuple[bytes, Entry]]:
-        """(key, entry) of every state in storage order: by shard, then by place in the shard."""
+        """(key, entry) of every state in storage order: by shard, then by place in the shard. Raises: StoreDamaged."""
+        self._confirm()
         order = np.lexsort((self.columns["offset"], self.columns["shard"]))
         for first in range(0, len(order), 65536):
             chunk = order[first : first + 65536]
@@ -206,11 +243,19 @@ class Index:
 
     @property
     def failures(self) -> int:
+        """Raises: StoreDamaged."""
+        self._confirm()
         return int(np.count_nonzero(self.columns["flags"] & FAILURE))
 
     @property
     def records(self) -> int:
         return len(self) - self.failures
+
+
+def _damaged(path: Path | None, why: str) -> StoreDamaged:
+    if path is not None and path.name == FILE:
+        return StoreDamaged(path, why, "delete it: it holds nothing that the shards' own indexes do not")
+    return StoreDamaged(path or "an index in memory", why)
 
 
 def promised_size(header: bytes | memoryview) -> int:

@@ -14,9 +14,10 @@ from .errors import MissingKeys, RoivaultError, StoreMismatch
 from .index import Index
 from .published import Place, take_snapshot
 from .snapshot import Snapshot, State
-from .states import is_record
+from .states import FAILURE, is_record
 
 CHUNK = 1024
+_MANY = 1 << 16  # keys at a time, where a few arrays are all that is made of them
 _SUGGESTION_SAMPLE = 5000
 
 T = TypeVar("T")
@@ -94,6 +95,29 @@ class Lookup:
                 break
         return found
 
+    def places(self, keys: Sequence[str]) -> np.ndarray:
+        """Where records lie: see `RegionStore.places`."""
+        found = [self._places(keys[start : start + _MANY]) for start in range(0, len(keys), _MANY)]
+        return np.concatenate(found) if found else np.empty((0, 3), np.int64)
+
+    def _places(self, keys: Sequence[str]) -> np.ndarray:
+        places = self.current(lambda: self._look_up_places(keys))
+        if (places[:, 0] < 0).any() and self.refresh(asked=False):
+            places = self.current(lambda: self._look_up_places(keys))
+        return places
+
+    def _look_up_places(self, keys: Sequence[str]) -> np.ndarray:
+        places, left = np.full((len(keys), 3), -1, np.int64), np.arange(len(keys))
+        for number, snapshot in enumerate(self.snapshots):
+            found = snapshot.places([keys[i] for i in left.tolist()])
+            here = (found[:, 0] >= 0) & (found[:, 0] & FAILURE == 0)
+            places[left[here], 0] = number
+            places[left[here], 1:] = found[here, 1:]
+            left = left[~here]
+            if not len(left):
+                break
+        return places
+
     def record(self, key: str, records: bool = True) -> Hit:
         """The state of a key that has a record. Raises: MissingKeys."""
         hit = self.find([key], records)[0]
@@ -109,7 +133,7 @@ class Lookup:
         """(key, whether its state is a record) of every key once."""
         indexes = self.resolved()  # taken at once: an open shard may be sealed while the keys are walked through
         for path, index in indexes:
-            states = ((key.decode(), is_record(entry.flags)) for key, entry in index.states())
+            states = ((index.text(key), is_record(entry.flags)) for key, entry in index.states())
             if len(indexes) == 1:
                 yield from states
                 continue
@@ -159,6 +183,6 @@ def _refuse_conflicts(snapshots: Sequence[Snapshot]) -> None:
                 and (mine.length, mine.checksum) != (entry.length, entry.checksum)
             ):  # fmt: skip
                 raise StoreMismatch(
-                    f"{one.path} and {other.path} hold different records of {keys[place].decode()!r}: open them one at "
+                    f"{one.path} and {other.path} hold different records of {a.text(keys[place])!r}: open them one at "
                     "a time, or make one store of them first"
                 )

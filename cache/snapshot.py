@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import xxhash
 
 from .environment import Environment, View
@@ -19,7 +20,7 @@ from .manifest import Manifest, Shard, signature
 from .record import decode
 from .regions import Failure
 from .shard import SealedShard
-from .states import decode_failure, is_record, overrides
+from .states import FAILURE, REPLACED, decode_failure, is_record, overrides
 
 _LOCKLESS_TRIES = 5
 
@@ -42,7 +43,7 @@ class Snapshot:
 
     Args:
         path: the store directory.
-        check: compare the checksums of the indexes.
+        check: compare the checksums of the indexes; of large ones when that is first needed.
         shards: read these shards only.
 
     Attributes:
@@ -80,10 +81,12 @@ class Snapshot:
     def _take(self, check: bool, shards: frozenset[int] | None) -> None:
         manifest = Manifest.load(self.path)
         self.manifest = manifest if shards is None else manifest.only(shards)
-        self.merged = load_merged(self.path, self.manifest, check)
+        self.merged = load_merged(self.path, self.manifest, check, put_off=True)
         covered = self.merged.covers if self.merged else {}
         self._sizes = {shard.number: shard.bytes for shard in self.manifest.sealed}
-        self.unmerged = [load_index(self.path, s, check) for s in self.manifest.sealed if s.number not in covered]
+        self.unmerged = [
+            load_index(self.path, s, check, put_off=True) for s in self.manifest.sealed if s.number not in covered
+        ]
         self.open: dict[int, Environment] = {}
         try:
             for shard in self.manifest.open:
@@ -107,21 +110,49 @@ class Snapshot:
             FileNotFoundError: an open shard is open no more: take a new snapshot.
             StoreDamaged
         """
-        encoded = [key.encode("utf-8", "surrogatepass") for key in keys]
-        hashes = hash_keys(encoded)
+        encoded, hashes = _encode(keys)
         found: list[State | None] = [None] * len(keys)
         for index in self.indexes:
             for place, entry in index.find(encoded, hashes):
                 if entry.offset + entry.length > self._sizes.get(entry.shard, -1):
-                    raise StoreDamaged(
-                        self.path, f"the index entry of {keys[place]!r} points behind the end of shard {entry.shard}"
-                    )
+                    raise self._points_outside(keys[place], entry.shard)
                 if found[place] is None or overrides(found[place].flags, entry.flags):
                     found[place] = State(entry.flags, entry.shard, entry, None)
         for number in self.open:
             for place, state in self._open_states(number, encoded, found, records):
                 found[place] = state
         return found
+
+    def places(self, keys: Sequence[str]) -> np.ndarray:
+        """`states` for many keys.
+
+        Returns: i64[len(keys), 3], flags, shard number and byte offset; the latter -1 in an open shard, all three -1
+            where there is no state.
+
+        Raises: as `states`.
+        """
+        if self.open:
+            states = self.states(keys, records=False)
+            return np.array([_place(state) for state in states], np.int64).reshape(-1, 3)
+        encoded, hashes = _encode(keys)
+        places = np.full((len(keys), 3), -1, np.int64)
+        for index in self.indexes:
+            found, positions = index.match(encoded, hashes)
+            flags, shards, offsets, lengths = (
+                index.columns[name][positions] for name in ("flags", "shard", "offset", "length")
+            )
+            numbers, which = np.unique(shards, return_inverse=True)
+            room = np.array([self._sizes.get(number, -1) for number in numbers.tolist()], np.int64)[which] - lengths
+            outside = np.flatnonzero((room < 0) | (offsets > room.clip(0).astype(np.uint64)))
+            if outside.size:
+                raise self._points_outside(keys[found[outside[0]]], shards[outside[0]])
+            earlier = places[found, 0]
+            holds = (earlier < 0) | (earlier & FAILURE > 0) | (flags & REPLACED > 0)  # see `overrides`
+            places[found[holds]] = np.stack([flags, shards, offsets.astype(np.int64)], 1)[holds]
+        return places
+
+    def _points_outside(self, key: str, shard: int) -> StoreDamaged:
+        return StoreDamaged(self.path, f"the index entry of {key!r} points behind the end of shard {shard}")
 
     def _open_states(
         self, number: int, keys: list[bytes], found: list[State | None], records: bool
@@ -195,6 +226,17 @@ class Snapshot:
         return self._resolved[1]
 
 
+def _encode(keys: Sequence[str]) -> tuple[list[bytes], np.ndarray]:
+    encoded = [key.encode("utf-8", "surrogatepass") for key in keys]
+    return encoded, hash_keys(encoded)
+
+
+def _place(state: State | None) -> tuple[int, int, int]:
+    if state is None:
+        return -1, -1, -1
+    return state.flags, state.shard, -1 if state.entry is None else state.entry.offset
+
+
 def _overriding_states(
     view: View, number: int, keys: list[bytes], found: list[State | None], records: bool
 ) -> Iterator[tuple[int, State]]:
@@ -221,17 +263,17 @@ def _release(environments: Sequence[Environment]) -> None:
         environment.release()
 
 
-def load_index(store: Path, shard: Shard, check: bool = True) -> Index:
-    """The index of a sealed shard. Raises: StoreDamaged."""
+def load_index(store: Path, shard: Shard, check: bool = True, put_off: bool = False) -> Index:
+    """The index of a sealed shard; `check` and `put_off` are those of `Index.open`. Raises: StoreDamaged."""
     path = store / shard.index_file
-    index = Index.open(path, check)
+    index = Index.open(path, check, put_off)
     if f"{index.checksum:016x}" != shard.index_checksum:
         raise StoreDamaged(path, f"its checksum is {index.checksum:016x}, the manifest says {shard.index_checksum}")
     index.covers[shard.number] = index.checksum
     return index
 
 
-def load_merged(store: Path, manifest: Manifest, check: bool = True) -> Index | None:
+def load_merged(store: Path, manifest: Manifest, check: bool = True, put_off: bool = False) -> Index | None:
     """index.idx; None when there is none, or when it covers a shard that this manifest does not have (yet).
 
     Raises: StoreDamaged.
@@ -239,10 +281,7 @@ def load_merged(store: Path, manifest: Manifest, check: bool = True) -> Index | 
     path = store / FILE
     if not os.path.exists(path):
         return None
-    try:
-        merged = Index.open(path, check)
-    except StoreDamaged as error:
-        raise StoreDamaged(path, error.why, "delete it: it holds nothing that the shards' own indexes do not") from None
+    merged = Index.open(path, check, put_off)
     sealed = {shard.number: shard.index_checksum for shard in manifest.sealed}
     fits = all(sealed.get(number) == f"{checksum:016x}" for number, checksum in merged.covers.items())
     return merged if fits else None

@@ -18,7 +18,7 @@ from .regions import Failure, Regions
 from .remote import RemoteFolder
 from .shard import SealedShard
 from .snapshot import Snapshot, State
-from .states import is_record
+from .states import encode_failure, is_record
 from .targets import Target, absolute, parts_of, resolve_targets
 
 VERIFY = ("first", "always", "never")
@@ -158,6 +158,18 @@ class RegionStore:
         self._decode(key, *hit, value)
         return value
 
+    def stored(self, key: str) -> tuple[bool, bytes | memoryview]:
+        """Whether the state of a key is a record, and the bytes of the state, checked as `verify` says.
+
+        Raises: MissingKeys: it has none; CorruptRecord, StoreDamaged.
+        """
+        hit = self._lookup.find([key])[0]
+        if hit is None:
+            raise self._lookup.missing([key], None)
+        if hit[1].is_record:
+            return True, self.record(key)
+        return False, encode_failure(hit[0].failure(key, hit[1]))
+
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and is_record((hit := self._lookup.find([key], False)[0]) and hit[1].flags)
 
@@ -175,14 +187,7 @@ class RegionStore:
         Returns: i64 [len(keys), 3], place in `paths`, shard number and byte offset, the latter -1 while the shard is
             open; all three are -1 for a key that has no record.
         """
-        numbers = {path: number for number, path in enumerate(self.paths)}
-        places = np.full((len(keys), 3), -1, np.int64)
-        for start in range(0, len(keys), CHUNK):
-            for i, hit in enumerate(self._lookup.find(keys[start : start + CHUNK], records=False), start):
-                if hit is not None and hit[1].is_record:
-                    entry = hit[1].entry
-                    places[i] = numbers[hit[0].path], hit[1].shard, entry.offset if entry else -1
-        return places
+        return self._lookup.places(keys)
 
     def sealed_shard(self, place: Sequence[int]) -> SealedShard:
         """The file of a row of `places`."""
@@ -216,6 +221,16 @@ class RegionStore:
         for key, state_is_record in self._lookup.states():
             if state_is_record:
                 yield key
+
+    def states(self) -> Iterator[tuple[str, bool]]:
+        """Every key, and whether its state is a record, in storage order."""
+        return self._lookup.states()
+
+    def holds(self, keys: Sequence[str]) -> Iterator[bool | None]:
+        """Whether the state of each key is a record; None where it has no state."""
+        for start in range(0, len(keys), CHUNK):
+            for hit in self._lookup.find(keys[start : start + CHUNK], records=False):
+                yield hit and hit[1].is_record
 
     def failures(self) -> Iterator[Failure]:
         """The keys that have a failure."""

@@ -65,6 +65,27 @@ def test_every_flip_and_cut_is_found(saved):
         Index.open(path)
 
 
+def test_a_large_index_is_checked_when_it_is_to_tell_what_it_lacks(saved, monkeypatch):
+    path, states = saved
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1  # in the last key of the heap
+    path.write_bytes(data)
+    assert len(Index.open(path, check=False, put_off=True)) == 6
+    with pytest.raises(StoreDamaged, match="checksum"):
+        Index.open(path, put_off=True)
+    monkeypatch.setattr(module, "_LARGE", 0)
+    index = Index.open(path, put_off=True)
+    keys = [key for key, _ in states]
+    assert lookup(index, keys[:5]) == dict(states[:5])  # what is found proves itself
+    for ask in (lambda: lookup(index, keys), lambda: list(index.states()), lambda: index.records):
+        with pytest.raises(StoreDamaged, match=f"{path}.*checksum"):
+            ask()
+    data[-1] ^= 1
+    path.write_bytes(data)
+    index = Index.open(path, put_off=True)
+    assert lookup(index, [*keys, b"other"]) == dict(states) and index.records == 4
+
+
 def test_keys_with_one_hash_are_told_apart(monkeypatch, tmp_path):
     monkeypatch.setattr(xxhash, "xxh3_64_intdigest", lambda key: len(key))
     states = [(key, entry(0, place)) for place, key in enumerate([b"aa", b"bb", b"c", b"dd", b"eee"])]

@@ -43,3 +43,23 @@ def test_near_keys_are_looked_for_only_when_somebody_looks(build, monkeypatch):
     assert not looked
     assert all(f"'{key}'" in str(error) for key in ("aaaa", "aaab", "aaac")) and "aaad" not in str(error)
     assert str(pickle.loads(pickle.dumps(error))) == str(error) and looked == ["aaax"]
+
+
+def test_places_are_those_that_single_lookups_find(build, make):
+    one = build("1.roi", ["a", "b", "c"], ["d"], failures=[Failure("f", "empty", "m"), Failure("e", "empty", "m")])
+    two = build("2.roi", ["e", "g"], ["h"], open_last=True, failures=[Failure("f", "empty", "m")])
+    with StoreWriter(one, "float32") as writer:
+        writer.write([make("b", salt=1), make("f")], [Failure("c", "empty", "m")], on_duplicate="replace")
+    keys = [*"abcdefgh", "nowhere", "a"]
+    for targets in ([one], [one, two]):
+        store = open_store(targets)
+        places = store.places(keys).tolist()
+        for key, (number, shard, offset) in zip(keys, places, strict=True):
+            if key not in store:
+                assert (number, shard, offset) == (-1, -1, -1)
+                continue
+            name, byte, _ = store.location(key)
+            assert name == f"shard-{shard:05}" and offset == (-1 if byte is None else byte)
+            assert key in open_store(store.paths[number])
+        assert store.places([]).shape == (0, 3)
+    assert places[0] == places[-1] and places[1][1] == 2 and places[4][0] == 1 and places[7][2] == -1

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import contextlib
 import gc
 import multiprocessing
 import os
 import pickle
+import random
 import shutil
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import xxhash
 
 from cache import (
     CorruptRecord,
@@ -27,6 +30,7 @@ from cache import (
 )
 from cache import store as module
 from cache.environment import Environment
+from cache.index import FILE as index_file
 from cache.manifest import Manifest
 from cache.record import encode
 from cache.snapshot import load_index
@@ -317,7 +321,8 @@ def test_some_shards_of_a_store(build):
 
 @pytest.mark.parametrize("target, error", [
     ("nowhere.roi", StoreNotFound), ("*.nothing", StoreNotFound), ([], UsageError), ("grpc://host:1", UsageError),
-    ("unheard-of://x/a.roi", UsageError), ("", StoreNotFound), (".", StoreNotFound), ("shard-00000.lmdb", StoreNotFound),
+    ("unheard-of://x/a.roi", UsageError), ("", StoreNotFound), (".", StoreNotFound),
+    ("shard-00000.lmdb", StoreNotFound),
 ])  # fmt: skip
 def test_targets_that_are_no_stores(tmp_path, monkeypatch, target, error):
     monkeypatch.chdir(tmp_path)
@@ -415,6 +420,38 @@ def test_an_index_that_points_behind_the_end(build, column, value, merged):
         with pytest.raises(StoreDamaged, match="s.roi.*behind the end"):
             use()
     assert not verify(path).ok
+
+
+@pytest.mark.parametrize("merged", [True, False])
+def test_crafted_indexes_raise_named_errors_and_nothing_else(build, merged):
+    """Bytes at random, with all checksums made to fit."""
+    path = build("s.roi", ["a\u00e9", "b", "c"], ["d"], failures=[Failure("f", "empty", "m")])
+    name = index_file if merged else "shard-00000.idx"
+    good, manifest, rng = (path / name).read_bytes(), Manifest.load(path), random.Random(0)
+    keys, refused = ["a\u00e9", *"bcdfg"], 0
+    if not merged:
+        (path / index_file).unlink()
+    for _ in range(80):
+        data = bytearray(good)
+        for _ in range(rng.choice([1, 1, 2, 9])):
+            data[rng.randrange(64, len(data))] = rng.choice([0, 255, rng.randrange(256)])
+        header = bytearray(data[:64])
+        header[32:40] = bytes(8)
+        checksum = xxhash.xxh3_64_intdigest(header + data[64:])
+        data[32:40] = checksum.to_bytes(8, "little")
+        (path / name).write_bytes(data)
+        if not merged:
+            first = replace(manifest.shards[0], index_checksum=f"{checksum:016x}")
+            replace(manifest, shards=(first, *manifest.shards[1:])).save(path)
+        try:
+            store = open_store(path)
+            for ask in (len, list, lambda s: list(s.failures()), lambda s: s.places(keys), lambda s: s.get_many(keys)):
+                with contextlib.suppress(MissingKeys, CorruptRecord):
+                    ask(store)
+        except StoreDamaged as error:
+            assert str(path) in str(error)
+            refused += 1
+    assert 0 < refused < 80
 
 
 def test_an_open_shard_that_was_cut(build):
