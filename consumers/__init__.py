@@ -12,6 +12,7 @@ _HOME = {
             "Encoder EncoderConfig EncoderOutput InputError from_volta list_encoders load_encoder load_tokenizer "
             "save_encoder score_pairs"
         ),
+        "tasks": "Example Selection list_tasks load_task",
     }.items()
     for name in names.split()
 }

@@ -1,0 +1,143 @@
+"""Scoring a predictions file against the annotations of its task.
+
+Layouts of a file, which may be gzipped: for questions, a list of {"questionId": ..., "prediction": ...}, the prediction
+being an answer or the name of a class; for retrieval, a list with the best pictures of each caption (places of pictures
+in the order in which the annotations first name them), or a matrix of scores [captions, pictures] in a .npy file.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cache import DataError, InputNotFound
+
+from .metrics import listed_ranks, percent, rank_summary, ranks, recalls
+from .tasks import Example, Selection, Task
+
+IDS = ("questionId", "question_id", "id")
+ANSWERS = ("prediction", "answer")
+
+
+def score_predictions(task: Task, path: str | Path, selection: Selection) -> dict[str, Any]:
+    """The scores of a predictions file, in percent.
+
+    Returns: {"n": rows scored, "accuracy": ...} with "subsets" by the facts that the annotations tell, or
+        {"n": captions, "images": ..., "ir_r1": ..., "ir_r5": ..., "ir_r10": ...} with "tr_*" where the file has scores
+        and "subsets" where the pictures come from several datasets.
+
+    Raises:
+        InputNotFound: the predictions or the annotations are not there.
+        DataError: a row of the annotations has no prediction, or the file is not laid out as it should be.
+    """
+    examples = task.gold(selection)
+    predictions = read_predictions(Path(path))
+    score = score_recall if task.metric == "recall" else score_answers
+    try:
+        return score(task, examples, predictions)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+
+
+def read_predictions(path: Path) -> list | np.ndarray:
+    """Raises: InputNotFound, DataError."""
+    if not path.is_file():
+        raise InputNotFound(f"predictions {path} are not there")
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
+            if path.name.removesuffix(".gz").endswith(".npy"):
+                return np.load(file, allow_pickle=False)
+            found = json.load(file)
+    except (ValueError, EOFError, gzip.BadGzipFile) as error:
+        raise DataError(f"{path} is neither JSON nor a .npy matrix: {error}") from error
+    if not isinstance(found, list):
+        raise DataError(f"{path} holds a {type(found).__name__}, not a list of predictions")
+    return found
+
+
+def score_answers(task: Task, examples: Sequence[Example], rows: Sequence[Any]) -> dict[str, Any]:
+    """Accuracy: a prediction is right when it is the answer, character by character. Rows of other ids are ignored."""
+    said = _by_id(rows)
+    missing = [example.id for example in examples if example.id not in said]
+    if missing:
+        raise DataError(
+            f"{len(missing):,} of {len(examples):,} rows of the annotations have no prediction: "
+            f"{', '.join(missing[:5])}{' ...' if len(missing) > 5 else ''}"
+        )
+    right = [_is_right(task, example, said[example.id]) for example in examples]
+    result = {"accuracy": percent(sum(right), len(examples)), "n": len(examples), **task.more_scores(examples, right)}
+    return result | {"subsets": subset_accuracies(examples, right)}
+
+
+def subset_accuracies(examples: Sequence[Example], right: Sequence[bool]) -> dict[str, dict[str, dict[str, float]]]:
+    """{fact: {value: {"accuracy": ..., "n": ...}}} for each fact that the examples tell."""
+    groups: dict[str, dict[str, list[bool]]] = defaultdict(lambda: defaultdict(list))
+    for example, hit in zip(examples, right, strict=True):
+        for fact, value in example.facts.items():
+            groups[fact][value].append(hit)
+    return {
+        fact: {value: {"accuracy": percent(sum(hits), len(hits)), "n": len(hits)} for value, hits in values.items()}
+        for fact, values in groups.items()
+    }
+
+
+def _by_id(rows: Sequence[Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for number, row in enumerate(rows):
+        names = [name for name in IDS if isinstance(row, Mapping) and name in row]
+        answers = [name for name in ANSWERS if isinstance(row, Mapping) and name in row]
+        if not names or not answers:
+            raise DataError(f"row {number} is {str(row)[:100]}; wanted is {{{IDS[0]!r}: ..., {ANSWERS[0]!r}: ...}}")
+        key, answer = str(row[names[0]]), row[answers[0]]
+        if found.setdefault(key, answer) != answer:
+            raise DataError(f"{key} has two different predictions")
+    return found
+
+
+def _is_right(task: Task, example: Example, said: Any) -> bool:
+    """A row without a label is never right. Classes may be given by number."""
+    if isinstance(said, int) and not isinstance(said, bool) and 0 <= said < len(task.labels):
+        said = task.labels[said]
+    return bool(example.labels) and str(said) == example.answer
+
+
+def score_recall(task: Task, examples: Sequence[Example], found: Sequence[Any] | np.ndarray) -> dict[str, Any]:
+    """Recall at 1, 5 and 10 of pictures by captions (ir) and, from a matrix, of captions by pictures (tr)."""
+    places: dict[str, int] = {}
+    images = np.array([places.setdefault(example.images[0][0], len(places)) for example in examples])
+    if len(found) != len(examples):
+        raise DataError(f"it has {len(found)} rows for the {len(examples)} captions of the annotations")
+    result = {"n": len(examples), "images": len(places)}
+    if isinstance(found, np.ndarray):
+        by_caption, by_image = ranks(found, images)
+        scores = recalls(by_caption, "ir") | recalls(by_image, "tr")
+        scores |= rank_summary(by_caption, "ir") | rank_summary(by_image, "tr")
+    else:
+        by_caption, by_image = listed_ranks(_checked_lists(found, len(places)), images), None
+        scores = recalls(by_caption, "ir")
+    kinds = [example.facts.get("subset") for example in examples]
+    subsets = {}
+    for kind in dict.fromkeys(kinds) if len(set(kinds)) > 1 else ():
+        rows = np.array([one == kind for one in kinds])
+        subsets[kind] = {"n": int(rows.sum()), **recalls(by_caption[rows], "ir")}
+        if by_image is not None:
+            subsets[kind] |= recalls(by_image[np.unique(images[rows])], "tr")
+    return result | scores | {"subsets": subsets}
+
+
+def _checked_lists(lists: Sequence[Any], images: int) -> Sequence[Sequence[int]]:
+    """Lists of pictures, long enough for recall at 10. Raises: DataError."""
+    for row, found in enumerate(lists):
+        numbers = isinstance(found, list) and all(type(place) is int and 0 <= place < images for place in found)
+        if not numbers or len(set(found)) != len(found) or len(found) < min(10, images):
+            raise DataError(
+                f"row {row} is {str(found)[:100]}; wanted are at least {min(10, images)} different pictures, "
+                f"numbers from 0 to {images - 1}, best first"
+            )
+    return lists

@@ -1,0 +1,170 @@
+"""What a task is: annotation rows as examples, and what its examples are trained and judged by.
+
+A task reads files where their publishers put them, below one folder of annotations. A `Selection` names one file of
+it; `Task.load` turns that file into `Example`s, in the order of its rows.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cache import DataError, UsageError
+from cache.keys import candidates
+
+from .files import find_file
+
+SPLITS = ("train", "dev", "test")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """One set of examples of a task.
+
+    Attributes:
+        split: "train", "dev" or "test".
+        language: of the texts as they were written; ISO 639-1.
+        shots: name of a few-shot training set, "5" or "10x2"; None for the full one.
+        translated: by machine. Test sets are translated into English, dev sets out of it.
+    """
+
+    split: str
+    language: str = "en"
+    shots: str | None = None
+    translated: bool = False
+
+    def __str__(self) -> str:
+        shots = f" {self.shots} shots" if self.shots else ""
+        return f"{self.language} {self.split}{shots}{' translated' if self.translated else ''}"
+
+
+@dataclass(frozen=True)
+class Example:
+    """One row.
+
+    Attributes:
+        id: unique within its selection.
+        text: as it is in the file, untouched.
+        images: for each picture, the keys under which stores may have it, the usual one first.
+        labels: class index -> score; empty when the row has no label, or one outside the vocabulary: never right.
+        answer: what the file says is right, in words.
+        facts: what results are broken down by, such as "concept" or "structural".
+    """
+
+    id: str
+    text: str
+    images: tuple[tuple[str, ...], ...]
+    labels: Mapping[int, float] = field(default_factory=dict)
+    answer: str = ""
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Count:
+    """How many rows and pictures a selection has."""
+
+    rows: int
+    images: int
+
+    @classmethod
+    def of(cls, examples: Sequence[Example]) -> Count:
+        return cls(len(examples), len({keys[0] for example in examples for keys in example.images}))
+
+
+class Task(ABC):
+    """A task over the annotations in a folder.
+
+    Args:
+        annotations: the folder that holds the datasets' folders (XVNLI, gqa, xGQA, ...), or the dataset's own folder.
+
+    Attributes:
+        name: what users call it.
+        folders: names that the dataset's folder has in `annotations`.
+        head: the head of `consumers.encoders.HEADS` that answers it.
+        languages: of its test sets.
+        metric: "accuracy" or "recall".
+        max_tokens: length at which texts are cut.
+        labels: the classes by index; empty for retrieval.
+        counts: rows and pictures of the published files.
+    """
+
+    name: str
+    folders: tuple[str, ...]
+    head: str
+    languages: tuple[str, ...]
+    metric = "accuracy"
+    max_tokens = 80
+    labels: Sequence[str] = ()
+    counts: Mapping[Selection, Count]
+
+    def __init__(self, annotations: str | Path):
+        self.annotations = Path(annotations)
+
+    @abstractmethod
+    def path(self, selection: Selection) -> Path:
+        """Where the file of a selection should be. Raises: UsageError: the task has no such selection."""
+
+    @abstractmethod
+    def read(self, path: Path, selection: Selection) -> Iterator[Example]:
+        """The examples of a file. Raises: InputNotFound, DataError."""
+
+    def load(self, selection: Selection) -> list[Example]:
+        """The examples of a selection, in the order of its file.
+
+        Raises:
+            UsageError: the task has no such selection.
+            InputNotFound: its file is not there.
+            DataError: a row lacks a field or has one that cannot be used; names the file and the row.
+        """
+        if selection.split not in SPLITS:
+            raise UsageError(f"split {selection.split!r} is not one of {', '.join(SPLITS)}")
+        examples = list(self.read(self.path(selection), selection))
+        if not examples:
+            raise DataError(f"{self.path(selection)} has no rows")
+        return examples
+
+    def gold(self, selection: Selection) -> list[Example]:
+        """What predictions for a selection are held against: its examples, of which the texts need not be read.
+
+        Raises: as `load`.
+        """
+        return self.load(selection)
+
+    def more_scores(self, examples: Sequence[Example], right: Sequence[bool]) -> dict[str, float]:
+        """Scores that only this task has, beside its accuracy, from which examples were answered right."""
+        return {}
+
+    def is_there(self, selection: Selection) -> bool:
+        """Whether the file of a selection is on the disk."""
+        return find_file(self.path(selection)) is not None
+
+    def folder(self, *inside: str) -> Path:
+        """A folder of the dataset: below `annotations`, or `annotations` itself when it is the dataset's own."""
+        homes = [self.annotations / name for name in self.folders] + [self.annotations]
+        found = next((home for home in homes if home.joinpath(*inside).is_dir()), homes[0])
+        return found.joinpath(*inside)
+
+    def refuse(self, selection: Selection) -> UsageError:
+        known = ", ".join(str(one) for one in self.counts if one.split == selection.split) or "none"
+        return UsageError(f"{self.name} has no {selection}; its {selection.split} sets are {known}")
+
+
+def example(path: Path, row: int, record: Mapping[str, Any], make: Any) -> Example:
+    """What `make(record)` gives, or an error that names the file and the row.
+
+    Raises: DataError.
+    """
+    try:
+        return make(record)
+    except DataError as error:
+        raise DataError(f"{path}, row {row}: {error}") from error
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise DataError(f"{path}, row {row}: {type(error).__name__} {error} in {str(record)[:200]}") from error
+
+
+def image_keys(record: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
+    """Keys of the pictures of a row. Raises: DataError."""
+    return tuple(tuple(forms) for forms in candidates(record))

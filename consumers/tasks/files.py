@@ -1,0 +1,86 @@
+"""Annotation files as they are shipped: plain, gzipped, or zipped beside their name; JSON or JSON lines."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+from cache import DataError, InputNotFound
+
+SUFFIXES = ("", ".gz", ".zip")
+
+
+def find_file(path: Path) -> Path | None:
+    """`path`, or the same name with .gz or .zip behind it, whichever is there."""
+    return next((found for suffix in SUFFIXES if (found := Path(f"{path}{suffix}")).is_file()), None)
+
+
+@contextmanager
+def open_text(path: Path) -> Iterator[TextIO]:
+    """An annotation file as text, decompressed on the way.
+
+    Raises:
+        InputNotFound: neither `path` nor a compressed form of it is there.
+        DataError: it cannot be decompressed, or is not utf-8.
+    """
+    found = find_file(path)
+    if found is None:
+        raise InputNotFound(f"{path} is not there, nor {path.name}.gz or {path.name}.zip")
+    try:
+        if found.suffix == ".gz":
+            with gzip.open(found, "rt", encoding="utf-8") as file:
+                yield file
+        elif found.suffix == ".zip":
+            with zipfile.ZipFile(found) as archive, archive.open(_member(archive, found)) as data:
+                yield io.TextIOWrapper(data, encoding="utf-8")
+        else:
+            with open(found, encoding="utf-8") as file:
+                yield file
+    except (zipfile.BadZipFile, EOFError, gzip.BadGzipFile, UnicodeDecodeError) as error:
+        raise DataError(f"{found} is damaged: {error}") from error
+
+
+def _member(archive: zipfile.ZipFile, path: Path) -> str:
+    """The one file of a zipped annotation file, whatever a packer put beside it."""
+    names = [info.filename for info in archive.infolist() if not info.is_dir()]
+    named = [name for name in names if os.path.basename(name) == path.stem and not name.startswith("__MACOSX/")]
+    if len(named) != 1:
+        raise DataError(f"{path} holds {', '.join(names) or 'nothing'}; wanted is one file named {path.stem}")
+    return named[0]
+
+
+def read_json(path: Path) -> Any:
+    """The value in a JSON file. Raises: InputNotFound, DataError."""
+    with open_text(path) as file:
+        try:
+            return json.load(file)
+        except json.JSONDecodeError as error:
+            raise DataError(f"{path} is not JSON: {error}") from error
+
+
+def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The records of a file with one JSON object a line; empty lines are skipped. Raises: InputNotFound, DataError."""
+    with open_text(path) as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise DataError(f"{path}, line {number}, is not JSON: {error}") from error
+            if not isinstance(record, dict):
+                raise DataError(f"{path}, line {number}, is not a JSON object")
+            yield record
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a text file, without their ends. Raises: InputNotFound, DataError."""
+    with open_text(path) as file:
+        return file.read().removesuffix("\n").split("\n")

@@ -1,0 +1,143 @@
+"""GQA (Hudson and Manning, CVPR 2019) and xGQA (Pfeiffer et al., ACL Findings 2022): questions about a picture.
+
+An answer is one of 1,842 English ones in every language; an answer outside them has no class, and no prediction of a
+class can be right. xGQA's published scores are of its few-shot test set: the questions of the balanced test-dev set
+that are neither in the few-shot dev set nor in the largest few-shot training set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from cache import DataError, UsageError
+
+from .base import Count, Example, Selection, Task, example, image_keys
+from .files import find_file, read_json
+
+LANGUAGES = ("en", "bn", "de", "id", "ko", "pt", "ru", "zh")
+SHOTS = {"1": Count(27, 1), "5": Count(155, 5), "10": Count(317, 10), "20": Count(594, 20), "25": Count(704, 25)}
+SHOTS |= {"48": Count(1490, 48)}
+DEV, TEST, FULL = Count(1422, 50), Count(9666, 300), Count(12578, 398)
+
+
+class Gqa(Task):
+    """GQA in English, tested on its balanced test-dev questions."""
+
+    name = "gqa"
+    folders = ("gqa",)
+    head = "gqa"
+    languages = ("en",)
+    max_tokens = 40
+    counts = {Selection("test"): FULL}
+    FILES = {"train": "train.json", "dev": "valid.json", "test": "testdev.json"}
+
+    @cached_property
+    def labels(self) -> list[str]:
+        """The answers. Raises: InputNotFound, DataError."""
+        path = self.folder("annotations") / "trainval_label2ans.json"
+        labels = read_json(path)
+        if not isinstance(labels, list) or len(set(labels)) != len(labels):
+            raise DataError(f"{path} is not a list of different answers")
+        return labels
+
+    @cached_property
+    def classes(self) -> dict[str, int]:
+        return {answer: number for number, answer in enumerate(self.labels)}
+
+    def path(self, selection: Selection) -> Path:
+        if selection.language != "en" or selection.shots or selection.translated:
+            raise self.refuse(selection)
+        return self.folder("annotations") / self.FILES[selection.split]
+
+    def read(self, path: Path, selection: Selection) -> Iterator[Example]:
+        for row, record in enumerate(_records(path), 1):
+            yield example(path, row, record, self._read)
+
+    def _read(self, record: dict[str, Any]) -> Example:
+        if "label" in record:  # LXMERT's form
+            scores, text = record["label"], record["sent"]
+        else:  # GQA's own
+            scores, text = {record["answer"]: 1.0}, record["question"]
+        labels = {self.classes[answer]: score for answer, score in scores.items() if answer in self.classes}
+        answer = max(scores, key=scores.get, default="")
+        types = {name: str(value) for name, value in (record.get("types") or {}).items()}
+        return Example(str(record["question_id"]), text, image_keys(record), labels, answer, types)
+
+
+def _records(path: Path) -> Iterator[dict[str, Any]]:
+    """A list of records, or a mapping of question ids to them."""
+    found = read_json(path)
+    if isinstance(found, dict):
+        yield from ({**record, "question_id": number} for number, record in found.items())
+    else:
+        yield from found
+
+
+class Xgqa(Gqa):
+    """xGQA: trained on GQA, tested in eight languages."""
+
+    name = "xgqa"
+    folders = ("xGQA",)
+    languages = LANGUAGES
+    eval_sets = ("fewshot-test", "full")
+    counts = {
+        **{Selection("test", language): TEST for language in LANGUAGES},
+        **{Selection("dev", language): DEV for language in LANGUAGES},
+        **{Selection("train", language, shots): count for language in LANGUAGES for shots, count in SHOTS.items()},
+    }
+
+    def __init__(self, annotations: str | Path, eval_set: str = "fewshot-test"):
+        """`eval_set`: "fewshot-test", the published scores' own, or "full", all of the balanced test-dev set."""
+        super().__init__(annotations)
+        if eval_set not in self.eval_sets:
+            raise UsageError(f"evaluation set {eval_set!r} is not one of {', '.join(self.eval_sets)}")
+        self.eval_set = eval_set
+        self._gqa = Gqa(annotations)
+
+    @cached_property
+    def labels(self) -> list[str]:
+        return self._gqa.labels
+
+    def path(self, selection: Selection) -> Path:
+        split, language, shots, translated = vars(selection).values()
+        if language not in LANGUAGES or (shots is not None and (split != "train" or shots not in SHOTS)):
+            raise self.refuse(selection)
+        if split == "test":
+            return self._test_path(language, translated)
+        if translated:
+            raise self.refuse(selection)
+        if split == "train" and shots is None:
+            if language != "en":
+                raise self.refuse(selection)
+            return self._gqa.path(selection)
+        return self.folder("annotations", "few_shot", language) / f"{f'train_{shots}' if shots else 'dev'}.json"
+
+    def _test_path(self, language: str, translated: bool) -> Path:
+        """The file of the evaluation set, or the full test-dev file, from which `read` takes it."""
+        base = "annotations_machine-translate" if translated else "annotations"
+        few = self.folder(base, "few_shot", language) / "test.json"
+        if self.eval_set == "fewshot-test" and find_file(few):
+            return few
+        full = self.folder(base, "zero_shot") / f"testdev_balanced_questions_{language}.json"
+        return self._gqa.path(Selection("test")) if language == "en" and find_file(full) is None else full
+
+    def read(self, path: Path, selection: Selection) -> Iterator[Example]:
+        left_out: frozenset[str] = frozenset()
+        if selection.split == "test" and self.eval_set == "fewshot-test" and path.name != "test.json":
+            left_out = self._few_shot_ids
+        yield from (one for one in super().read(path, selection) if one.id not in left_out)
+
+    def gold(self, selection: Selection) -> list[Example]:
+        """The same questions have the same answers in every language, so English stands in for a missing file."""
+        here = selection if selection.split != "test" or self.is_there(selection) else Selection("test")
+        return self.load(here)
+
+    @cached_property
+    def _few_shot_ids(self) -> frozenset[str]:
+        """Questions of the few-shot dev set and of the largest training set, which holds the smaller ones; the same
+        in every language."""
+        files = (self.path(Selection("dev")), self.path(Selection("train", shots="48")))
+        return frozenset(number for path in files for number in read_json(path))
