@@ -23,7 +23,7 @@ from .sources import Item
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-MOST_SECONDS = 10.0  # for all pictures of a report
+MOST_SECONDS = 5.0  # for all pictures of a report
 MOST_PIXELS = 32_000_000
 REGIONS_DRAWN = 12
 SAMPLE_SIDE, THUMBNAIL_SIDE = 640, 200

@@ -240,7 +240,7 @@ def test_readme_explains_every_exit_code():
     assert codes | {0, 1, 2, 74, 130} <= set(map(int, table("exit code")))
 
 
-@pytest.mark.parametrize("page", ["README.md", "ARCHITECTURE.md", "NOTICE", "docs/footguns.md"])
+@pytest.mark.parametrize("page", ["README.md", "ARCHITECTURE.md", "NOTICE", "docs/footguns.md", "docs/operations.md"])
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text("utf-8")):
         assert (ROOT / page).parent.joinpath(target).exists(), target
