@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 
 import xxhash
 
 from .dataset_keys import DATASETS as DATASETS
 from .dataset_keys import candidates as candidates
 from .dataset_keys import image_key as image_key
+from .errors import InputNotFound, UsageError
 
 MAX_KEY_BYTES = 511
 SHORT_KEY_BYTES = 480  # of a key that is too long; leaves room for "#" and the hash
@@ -36,6 +38,16 @@ def file_key(relative: str, rule: str = "path") -> str:
         return path
     name = path.rpartition("/")[2]
     return name if rule == "name" else os.path.splitext(name)[0]
+
+
+def read_keys(path: Path, option: str = "--ids") -> list[str]:
+    """Keys from a file, one a line. Raises: InputNotFound; UsageError: it cannot be read as text."""
+    try:
+        return [line for line in path.read_text(encoding="utf-8").split("\n") if line]
+    except FileNotFoundError:
+        raise InputNotFound(f"{option} {path} does not exist") from None
+    except (UnicodeDecodeError, OSError) as error:
+        raise UsageError(f"{option} {path} cannot be read as a list of keys: {error}") from None
 
 
 def fits(key: str) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 
 from .cold import available_memory, read_values
 from .errors import CorruptRecord, UsageError
-from .lookup import CHUNK, Hit, Lookup
+from .lookup import CHUNK, Hit, Lookup, list_of_keys
 from .manifest import Manifest
 from .published import RemoteShard, read_ahead
 from .record import decode
@@ -107,12 +107,14 @@ class RegionStore:
 
         Raises:
             MissingKeys: names all of them.
+            UsageError: `keys` are not a list of texts.
             CorruptRecord, StoreDamaged, DiskError
         """
         if missing not in ("raise", "skip"):
             raise UsageError(f"missing={missing!r} is not 'raise' or 'skip'")
         if read not in READ:
             raise UsageError(f"read={read!r} is not one of {', '.join(READ)}")
+        keys = list_of_keys(keys)
         found = self._lookup.find(keys)
         lost = [i for i, hit in enumerate(found) if hit is None or not hit[1].is_record]
         if lost and missing == "raise":
@@ -187,7 +189,7 @@ class RegionStore:
         Returns: i64 [len(keys), 3], place in `paths`, shard number and byte offset, the latter -1 while the shard is
             open; all three are -1 for a key that has no record.
         """
-        return self._lookup.places(keys)
+        return self._lookup.places(list_of_keys(keys))
 
     def sealed_shard(self, place: Sequence[int]) -> SealedShard:
         """The file of a row of `places`."""
@@ -195,7 +197,7 @@ class RegionStore:
 
     def prefetch(self, keys: Sequence[str]) -> None:
         """Ask the system to read the records of `keys` ahead; keys that are not in a sealed shard are ignored."""
-        self._prefetch(self._lookup.find(keys, records=False))
+        self._prefetch(self._lookup.find(list_of_keys(keys), records=False))
 
     def _prefetch(self, hits: Sequence[Hit | None]) -> None:
         sealed = [hit for hit in hits if hit is not None and hit[1].entry is not None]

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import environment as lmdb_file
 from .environment import LOCK_SUFFIX, Environment, View
@@ -24,6 +24,12 @@ from .shard import seal
 from .snapshot import Snapshot
 from .states import FAILURE, ON_DUPLICATE, WriteResult, decide, encode_failure
 
+if TYPE_CHECKING:
+    from .destination import Destination
+
+Stored = tuple[str, int, bytes]  # key, flags, value
+Made = dict[str, Any]  # where and with what records were made
+
 
 class StoreWriter:
     """The one writer of a store directory. Creates it, or continues it, also where a killed writer stopped.
@@ -38,6 +44,7 @@ class StoreWriter:
         provenance: where and with what the records are made; recorded for each shard, never a reason to refuse. The
             attribute of that name may be set until the first write.
         shard_size: bytes at which a shard is sealed and the next one begun.
+        destination: where sealed shards go, `path` being its working folder.
 
     Raises:
         StoreMismatch: the store was made with another fingerprint, feature dtype or vocabulary; names each difference.
@@ -53,13 +60,14 @@ class StoreWriter:
         vocabularies: dict[str, Sequence[str]] | None = None,
         provenance: dict[str, Any] | None = None,
         shard_size: int = 8 * 2**30,
+        destination: Destination | None = None,
     ):
         if feature_dtype not in FEATURE_DTYPES:
             raise UsageError(f"feature dtype {feature_dtype!r} is not one of {', '.join(FEATURE_DTYPES)}")
         if shard_size < 1:
             raise UsageError(f"the shard size must be positive, not {shard_size}")
         self.path = Path(os.path.abspath(path))
-        self.provenance, self._shard_size = provenance, shard_size
+        self.provenance, self._shard_size, self._destination = provenance, shard_size, destination
         fingerprint = as_json("fingerprint", fingerprint)
         words = as_json("vocabularies", {name: list(words) for name, words in (vocabularies or {}).items()})
         self._pid = os.getpid()
@@ -111,12 +119,30 @@ class StoreWriter:
         if on_duplicate not in ON_DUPLICATE:
             raise UsageError(f"on_duplicate {on_duplicate!r} is not one of {', '.join(ON_DUPLICATE)}")
         results, dim = self._encode(regions, failures)
+        return self._commit(results, dim, [self.provenance] if self.provenance else [], on_duplicate)
+
+    def write_stored(
+        self, states: Sequence[Stored], dim: int | None, provenance: Sequence[Made] = (), on_duplicate: str = "error"
+    ) -> WriteResult:
+        """Commit states as another store has them, byte for byte, in one transaction, as `write` does.
+
+        Args:
+            states: (key, FAILURE or 0, value), records first; the caller vouches for them, and for their feature dtype.
+            dim: of their features.
+            provenance: where and with what they were made.
+        """
+        self._check_usable()
+        return self._commit(states, dim, provenance, on_duplicate)
+
+    def _commit(
+        self, results: Sequence[Stored], dim: int | None, provenance: Sequence[Made], on_duplicate: str
+    ) -> WriteResult:
         keys = list(dict.fromkeys(key for key, _, _ in results))
         found = zip(keys, self._current().states(keys, records=False), strict=True)
         stored = {key: state and state.flags for key, state in found}
         states, result = decide(results, stored, on_duplicate, self._refuse_duplicate)
         if states:
-            environment = self._begin(dim)
+            environment = self._begin(dim, provenance)
 
             def fill(view: View) -> None:
                 for key, (flags, value) in states.items():
@@ -125,9 +151,11 @@ class StoreWriter:
             environment.write(fill)
             if environment.data_size() >= self._shard_size:
                 try:
-                    self.seal()
+                    self._seal()
                 except DiskError:
                     pass  # this call is committed; the next one, or close, tries again
+                else:
+                    self._hand_over()
         return result
 
     def states(self, keys: Sequence[str]) -> list[None | str | Failure]:
@@ -153,6 +181,10 @@ class StoreWriter:
     def seal(self) -> None:
         """Make the open shard immutable; an empty one is removed. Raises: DiskError: it stays open."""
         self._check_usable()
+        self._seal()
+        self._hand_over()
+
+    def _seal(self) -> None:
         if not self._manifest.open:
             return
         (shard,) = self._manifest.open
@@ -176,8 +208,11 @@ class StoreWriter:
         if self._closed:
             return
         try:
-            self.seal()
+            self._check_usable()
+            self._seal()
             self._merge(closing=True)
+            if self._destination is not None:
+                self._destination.finish(self._manifest)
         finally:
             self._release()
 
@@ -192,9 +227,7 @@ class StoreWriter:
 
     # -- the results of a call
 
-    def _encode(
-        self, regions: Sequence[Regions], failures: Sequence[Failure]
-    ) -> tuple[list[tuple[str, int, bytes]], int | None]:
+    def _encode(self, regions: Sequence[Regions], failures: Sequence[Failure]) -> tuple[list[Stored], int | None]:
         """(key, flags, value) of every result, records first; and the feature dimension."""
         dim = self._manifest.dim
         records, failed = [], list(failures)
@@ -223,9 +256,9 @@ class StoreWriter:
         for shard in self._manifest.open:
             size = self._open_shard().data_size()
             if (self.path / shard.index_file).exists() or size >= self._shard_size:
-                self.seal()
+                self._seal()
 
-    def _begin(self, dim: int | None) -> Environment:
+    def _begin(self, dim: int | None, provenance: Sequence[Made]) -> Environment:
         """An open shard that the manifest knows, with this dimension and provenance, before anything is in it."""
         manifest = replace(self._manifest, dim=dim)
         if manifest.open:
@@ -233,8 +266,8 @@ class StoreWriter:
         else:
             shard = Shard(max((shard.number for shard in manifest.shards), default=-1) + 1)
             lmdb_file.create(self.path / shard.file)
-        if self.provenance and self.provenance not in shard.provenance:
-            shard = replace(shard, provenance=(*shard.provenance, self.provenance))
+        new = [entry for entry in provenance if entry not in shard.provenance]
+        shard = replace(shard, provenance=(*shard.provenance, *new))
         self._save(manifest.with_shard(shard))
         return self._open_shard()
 
@@ -267,6 +300,10 @@ class StoreWriter:
             self._manifest = manifest
             self._forget_snapshot()
 
+    def _hand_over(self) -> None:
+        if self._destination is not None:
+            self._destination.hand_over(self._manifest)
+
     def _merge(self, closing: bool) -> None:
         """Renew index.idx: at close when it lacks a shard, before that when it lacks more than a quarter."""
         merged, unmerged = self._current().merged, self._current().unmerged
@@ -277,7 +314,7 @@ class StoreWriter:
 
     def _current(self) -> Snapshot:
         if self._snapshot is None:
-            self._snapshot = Snapshot(self.path)
+            self._snapshot = self._destination.snapshot() if self._destination else Snapshot(self.path)
         return self._snapshot
 
     def _forget_snapshot(self) -> None:

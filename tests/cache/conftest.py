@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 import xxhash
 
 from cache import Regions, StoreWriter
+from cache.environment import Environment
 
 
 def make_regions(key: str, n: int = 3, d: int = 8, salt: int = 0, extras: bool = True, dtype=np.float32) -> Regions:
@@ -59,6 +62,50 @@ def same():
         )  # fmt: skip
 
     return compare
+
+
+@pytest.fixture
+def killed_at():
+    """Run something in a forked process that ends before its n-th change of a disk; whether it came so far."""
+
+    def run(step: int, work: Callable[[], object]) -> bool:
+        child = os.fork()
+        if child == 0:
+            try:
+                _end_at(step)
+                work()
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert code in (0, _KILLED)
+        return code == _KILLED
+
+    return run
+
+
+_KILLED = 9
+_CHANGES = (
+    (os, "replace"), (os, "rename"), (os, "link"), (os, "fsync"), (os, "ftruncate"), (os, "mkdir"), (os, "rmdir"),
+    (Path, "unlink"), (Path, "mkdir"), (Environment, "write"), (shutil, "copyfile"), (shutil, "rmtree"),
+)  # fmt: skip
+
+
+def _end_at(step: int) -> None:
+    left = [step]
+
+    def counted(change):
+        def call(*args, **kwargs):
+            left[0] -= 1
+            if not left[0]:
+                os._exit(_KILLED)
+            return change(*args, **kwargs)
+
+        return call
+
+    for owner, name in _CHANGES:
+        setattr(owner, name, counted(getattr(owner, name)))
 
 
 @pytest.fixture(scope="session")
