@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .batch import RegionBatch, empty_batch
-from .errors import DataError, UsageError
+from .errors import DataError, UsageError, require_whole
 from .mapped import BoxesAndFeatures
 from .regions import BFLOAT16, Regions
 
@@ -42,11 +42,11 @@ class Collation:
     dtype: torch.dtype = torch.float32
 
     def __post_init__(self) -> None:
-        if self.max_regions is not None and self.max_regions < 1:
-            raise UsageError(f"max_regions={self.max_regions} is not at least 1")
+        if self.max_regions is not None:
+            require_whole("max_regions", self.max_regions, 1)
         if self.pad_to_max and self.max_regions is None:
             raise UsageError("pad_to_max needs max_regions")
-        if self.num_locations not in LOCATIONS:
+        if not isinstance(self.num_locations, int) or self.num_locations not in LOCATIONS:
             raise UsageError(f"num_locations={self.num_locations!r} is not 4, 5 or 7")
         if self.global_region not in GLOBAL_REGIONS:
             raise UsageError(f"global_region={self.global_region!r} is not 'none', 'first' or 'last'")

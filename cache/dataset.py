@@ -16,7 +16,8 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from .batch import RegionBatch
 from .collate import Collation, collate_regions
-from .errors import DataError, RoivaultError, UsageError
+from .errors import DataError, RoivaultError, UsageError, require_whole
+from .lookup import list_of_keys
 from .mapped import BoxesAndFeatures, MappedRecords
 from .regions import Regions
 from .sampling import RegionSampler
@@ -58,11 +59,9 @@ class RegionDataset(Dataset[Regions]):
         if read not in READ:
             raise UsageError(f"read={read!r} is not one of {', '.join(READ)}")
         self.store = target if isinstance(target, RegionStore) else open_store(target)
-        self.keys = list(self.store.keys() if keys is None else keys)
+        self.keys = list(self.store.keys()) if keys is None else list_of_keys(keys)
         self.read = read
         if keys is not None:
-            if wrong := [key for key in self.keys if not isinstance(key, str)]:
-                raise UsageError(f"keys are text, {wrong[0]!r} is {type(wrong[0]).__name__}")
             lost = self.store.places(self.keys)[:, 0] < 0
             if lost.any():
                 if missing == "raise":
@@ -169,16 +168,22 @@ class RegionLoader(DataLoader):
             disk_order=target.disk_order() if window is not None else None,
         )  # fmt: skip
         pinned = pin_memory and not num_workers and torch.cuda.is_available()
+        for name, value, least in (("num_workers", num_workers, 0), ("prefetch_factor", prefetch_factor or 1, 1)):
+            require_whole(name, value, least)
         in_flight = (prefetch_factor or 2) if num_workers else 0  # batches that a worker is ahead
-        super().__init__(
-            _Batches(target, options, in_flight + 2 if reuse_buffers and num_workers else int(reuse_buffers), pinned),
-            batch_sampler=sampler, collate_fn=_as_it_is, num_workers=num_workers, pin_memory=pin_memory,
-            multiprocessing_context=multiprocessing_context, persistent_workers=persistent_workers,
-            prefetch_factor=prefetch_factor, timeout=timeout,
-        )  # fmt: skip
+        buffers = in_flight + 2 if reuse_buffers and num_workers else int(reuse_buffers)
+        try:
+            super().__init__(
+                _Batches(target, options, buffers, pinned), batch_sampler=sampler, collate_fn=_as_it_is,
+                num_workers=num_workers, pin_memory=pin_memory, multiprocessing_context=multiprocessing_context,
+                persistent_workers=persistent_workers, prefetch_factor=prefetch_factor, timeout=timeout,
+            )  # fmt: skip
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"torch's DataLoader refuses the options of the workers: {error}") from None
 
     def set_epoch(self, epoch: int) -> None:
         """Which epoch the next pass is, to resume training; without this, passes count on from 0."""
+        require_whole("epoch", epoch, 0)
         self.batch_sampler.epoch = epoch
 
     def __iter__(self) -> Iterator[RegionBatch]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from numbers import Integral
 
 
 class RoivaultError(Exception):
@@ -15,6 +16,12 @@ class UsageError(RoivaultError):
     """A wrong option or a combination of options that makes no sense; raised before any work starts."""
 
     exit_code = 2
+
+
+def require_whole(name: str, value: object, least: int) -> None:
+    """For an option that is a whole number. Raises: UsageError."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+        raise UsageError(f"{name}={value!r} is not a whole number of at least {least}")
 
 
 class InputNotFound(RoivaultError):

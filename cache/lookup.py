@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import combinations, islice
 from typing import TypeVar
 
 import numpy as np
 
-from .errors import MissingKeys, RoivaultError, StoreMismatch
+from .errors import MissingKeys, RoivaultError, StoreMismatch, UsageError
 from .index import Index
 from .published import Place, take_snapshot
 from .snapshot import Snapshot, State
@@ -22,6 +22,17 @@ _SUGGESTION_SAMPLE = 5000
 
 T = TypeVar("T")
 Hit = tuple[Snapshot, State]
+
+
+def list_of_keys(keys: Iterable[str]) -> Sequence[str]:
+    """The keys that a caller gave, as a list. Raises: UsageError: that is one key, or one of them is not text."""
+    if isinstance(keys, (str, bytes)) or not isinstance(keys, Iterable):
+        raise UsageError(f"keys={keys!r} is not a list of keys")
+    keys = list(keys)
+    for key in keys:
+        if not isinstance(key, str):
+            raise UsageError(f"keys are text, {key!r} is {type(key).__name__}")
+    return keys
 
 
 class Lookup:
@@ -120,7 +131,7 @@ class Lookup:
 
     def record(self, key: str, records: bool = True) -> Hit:
         """The state of a key that has a record. Raises: MissingKeys."""
-        hit = self.find([key], records)[0]
+        hit = self.find(list_of_keys([key]), records)[0]
         if hit is None or not hit[1].is_record:
             raise self.missing([key], hit)
         return hit

@@ -71,14 +71,30 @@ class Regions:
     source_digest: bytes | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.key, str):
+            raise InvalidRegions(self.key, "key_invalid", f"a key is text, this one is {type(self.key).__name__}")
         for name, (_, _, dtypes) in _ARRAYS.items():
             value = getattr(self, name)
-            if value is not None:
-                array = np.asarray(value)
+            if value is not None or name in ("boxes", "features"):
+                array = self._array(name, value)
                 object.__setattr__(self, name, array if array.dtype in dtypes else self._cast(name, array, dtypes[0]))
-        object.__setattr__(self, "width", int(self.width))
-        object.__setattr__(self, "height", int(self.height))
+        for name in ("width", "height"):
+            object.__setattr__(self, name, self._pixels(name, getattr(self, name)))
         self.validate()
+
+    def _array(self, name: str, value: Any) -> np.ndarray:
+        try:
+            return np.asarray(value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InvalidRegions(self.key, "value_range", f"{name} is not an array: {error}") from None
+
+    def _pixels(self, name: str, value: Any) -> int:
+        try:
+            if value == int(value):
+                return int(value)
+        except (TypeError, ValueError, OverflowError):
+            pass
+        raise InvalidRegions(self.key, "value_range", f"{name}={value!r} is not a whole number of pixels")
 
     def _cast(self, name: str, array: np.ndarray, dtype: np.dtype) -> np.ndarray:
         if name in ("features", "global_features", "class_scores"):
@@ -145,8 +161,9 @@ class Regions:
         if len(wrong):
             box = self.boxes[wrong[0]].tolist()
             raise InvalidRegions(self.key, "bad_boxes", f"box {wrong[0]} is {box}: x2 < x1 or y2 < y1")
-        if self.source_digest is not None and len(self.source_digest) != 16:
-            raise InvalidRegions(self.key, "value_range", f"source_digest has {len(self.source_digest)} bytes, not 16")
+        digest = self.source_digest
+        if digest is not None and not (isinstance(digest, bytes) and len(digest) == 16):
+            raise InvalidRegions(self.key, "value_range", f"source_digest={digest!r} is not 16 bytes")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from torch.utils.data import Sampler
 
-from .errors import UsageError
+from .errors import UsageError, require_whole
 
 RUNS = 16  # stretches of the disk that make up a window
 
@@ -53,12 +53,13 @@ class RegionSampler(Sampler[list[int]]):
         world_size: int = 1,
         even_ranks: bool = True,
     ):
-        if batch_size < 1:
-            raise UsageError(f"batch_size={batch_size} is not at least 1")
-        if not 0 <= rank < world_size:
+        for name, value, least in (
+            ("batch_size", batch_size, 1), ("seed", seed, 0), ("world_size", world_size, 1), ("rank", rank, 0),
+            *((("window", window, 1),) if window is not None else ()),
+        ):  # fmt: skip
+            require_whole(name, value, least)
+        if rank >= world_size:
             raise UsageError(f"rank={rank} is not one of the {world_size} ranks 0 to {world_size - 1}")
-        if seed < 0:
-            raise UsageError(f"seed={seed} is negative")
         if window is not None and not shuffle:
             raise UsageError("window is for shuffle=True")
         if window is not None and window < batch_size * world_size:

@@ -16,7 +16,10 @@ Target = str | os.PathLike | Iterable[str | os.PathLike]
 
 def absolute(target: Target) -> list[str]:
     """The target as a list of absolute paths, globs and URLs. Raises: UsageError."""
-    targets = [os.fspath(item) for item in ([target] if isinstance(target, (str, os.PathLike)) else target)]
+    try:
+        targets = [os.fspath(item) for item in ([target] if isinstance(target, (str, os.PathLike)) else target)]
+    except TypeError:
+        raise UsageError(f"{target!r} is neither the path of a store nor a list of paths") from None
     if not targets:
         raise UsageError("no store was given")
     return [item if is_url(item) else os.path.abspath(item) for item in targets]

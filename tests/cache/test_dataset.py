@@ -194,9 +194,21 @@ def test_wrong_options(path):
         (dict(rank=1), "both rank and world_size"),
         (dict(read="fast"), "auto, mmap, pread"),
         (dict(missing="ignore"), "missing"),
+        (dict(batch_size=0), "batch_size=0"),
+        (dict(batch_size="8"), "batch_size='8'"),
+        (dict(keys="text"), "keys='text' is not a list"),
+        (dict(num_locations=6), "num_locations=6"),
+        (dict(num_locations="5"), "num_locations='5'"),
+        (dict(max_regions=2.5), "max_regions=2.5"),
+        (dict(seed=None), "seed=None"),
+        (dict(num_workers=-1), "num_workers=-1"),
+        (dict(persistent_workers=True), "num_workers > 0"),
+        (dict(num_workers=1, multiprocessing_context="thread"), "'fork', 'spawn'"),
     ]:
         with pytest.raises(UsageError, match=said):
-            RegionLoader(path, KEYS, 8, **options)
+            RegionLoader(path, **{"keys": KEYS, "batch_size": 8, **options})
+    with pytest.raises(UsageError, match="epoch='x'"):
+        RegionLoader(path, KEYS).set_epoch("x")
     with pytest.raises(UsageError, match="its own keys"):
         RegionLoader(RegionDataset(path, KEYS), KEYS)
 

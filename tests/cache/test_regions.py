@@ -43,13 +43,26 @@ def test_feature_dtypes_are_kept_without_a_copy(dtype):
     ({"width": 0}, "value_range"),
     ({"height": 1 << 32}, "value_range"),
     ({"height": -1}, "value_range"),
+    ({"width": 1.5}, "value_range"),
+    ({"width": "640"}, "value_range"),
+    ({"height": float("nan")}, "value_range"),
+    ({"height": None}, "value_range"),
+    ({"boxes": None}, "value_range"),
+    ({"boxes": [[1, 2], [3]]}, "value_range"),
     ({"source_digest": b"short"}, "value_range"),
+    ({"source_digest": 5}, "value_range"),
 ])  # fmt: skip
 def test_what_must_not_be_stored_is_refused(changes, kind):
     with pytest.raises(InvalidRegions, match="'a'") as error:
         Regions(**{"key": "a", "width": 9, "height": 9, "boxes": BOXES, "features": FEATURES, **changes})
     assert error.value.kind == kind
     assert str(pickle.loads(pickle.dumps(error.value))) == str(error.value)
+
+
+def test_a_key_is_text():
+    with pytest.raises(InvalidRegions, match="5: a key is text") as error:
+        Regions(5, 9, 9, BOXES, FEATURES)
+    assert error.value.kind == "key_invalid"
 
 
 def test_no_regions_at_all():

@@ -337,6 +337,19 @@ def test_wrong_options(build, options):
         open_store(build("s.roi", ["a"]), **options)
 
 
+@pytest.mark.parametrize("ask, said", [
+    (lambda s: s[1], "1 is int"), (lambda s: s.get(None), "None is NoneType"), (lambda s: s[b"a"], "b'a' is bytes"),
+    (lambda s: s.get_many("abc"), "keys='abc'"), (lambda s: s.get_many(["a", 2]), "2 is int"),
+    (lambda s: s.places("abc"), "keys='abc'"), (lambda s: s.prefetch(3), "keys=3"),
+    (lambda s: s.location(4), "4 is int"),
+])  # fmt: skip
+def test_what_is_no_key(build, ask, said):
+    store = open_store(build("s.roi", ["a", "b", "c"]))
+    with pytest.raises(UsageError, match=said):
+        ask(store)
+    assert 1 not in store and [r.key for r in store.get_many(key for key in "ca")] == ["c", "a"]
+
+
 # -- damage
 
 

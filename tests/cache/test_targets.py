@@ -54,3 +54,9 @@ def test_a_file_that_the_manifest_does_not_list_is_no_shard(store, name):
     shutil.copy(store / "shard-00000.lmdb", store / name)
     with pytest.raises(StoreNotFound, match=f"{name} is not a shard of the store: .*manifest.json"):
         resolve_targets([str(store / name)])
+
+
+@pytest.mark.parametrize("target", [5, None, [5], [None, "a"]])
+def test_what_is_no_path(target):
+    with pytest.raises(UsageError, match="neither the path"):
+        absolute(target)
