@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import Any
 
-from cache import Failure, UsageError
+from cache import DataError, Failure, UsageError
+from cache.keys import printable
 from extractor.image_formats import HEAD
 from extractor.images import DecodePolicy, decode
 
@@ -116,6 +117,8 @@ def check(spec: str, annotations: str | None = None, full: bool = False, quiet: 
     if annotations is not None and not isinstance(source, DatasetSource):
         raise UsageError(f"--annotations go with published datasets; {source.name} is none")
     expected = dict(expected_keys(source, annotations)) if annotations is not None else {}
+    if annotations is not None and not expected:
+        raise DataError(f"the annotations in {printable(annotations)} name no picture of {source.name}")
     report, tally, keys = Report(source.name, source.path, full), Tally(), set()
     with Progress(tally, quiet), ThreadPoolExecutor(THREADS, thread_name_prefix="check") as pool:
         found = _look(source, report, tally, pool, keys if expected else None)
@@ -143,13 +146,13 @@ def _look(source: Source, report: Report, tally: Tally, pool: ThreadPoolExecutor
         for item in chunk.duplicates:
             message = f"another picture has the key {item.key!r} already"
             report.duplicates.append(Failure(item.key, "duplicate_key", message, item.source))
-            tally.fail(report.duplicates[-1])
+            tally.failures["duplicate_key"] += 1
         probed = pool.map(_probe_all if report.decoded else _probe, chunk.items)
         for item, failure in zip(chunk.items, probed, strict=True):
             report.cut_short += item.hides
             if isinstance(failure, Failure):
                 report.unreadable.append(failure)
-                tally.fail(failure)
+                tally.failures[failure.kind] += 1
             else:
                 tally.records += 1
             if not item.hides:

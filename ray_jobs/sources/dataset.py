@@ -17,9 +17,9 @@ from .folder import Entry, FolderSource, is_image
 class DatasetSource:
     """The pictures of a published dataset, wherever they lie below the path: in folders, or in archives.
 
-    An archive is passed over when a folder of its name lies beside it: that is the same, unpacked. Files that are not
-    the dataset's are passed over too; `roivault sources check` counts them. Where a dataset needs more than that, its
-    class overrides `part` or `pictures`.
+    An archive in a folder is passed over when a folder of its name lies beside it: that is the same, unpacked. Files
+    that are not the dataset's are passed over too; `roivault sources check` counts them. Where a dataset needs more
+    than that, its class overrides `part` or `pictures`.
 
     Attributes:
         dataset: name of the key rule in cache/dataset_keys.py.
@@ -90,7 +90,8 @@ class DatasetSource:
 
     def _is_unpacked(self, archive: str) -> bool:
         folder, name = os.path.split(_stem(archive))
-        return any(os.path.isdir(os.path.join(folder, each)) for each in (name, self.unpacked.get(name, name)))
+        beside = [os.path.join(folder, each) for each in (name, self.unpacked.get(name, name))]
+        return os.path.isdir(self.path) and any(map(os.path.isdir, beside))
 
 
 class _Places(FolderSource):

@@ -42,6 +42,11 @@ class MarvlSource(DatasetSource):
     def pictures(self) -> Iterator[Entry]:
         """Where no folder below the path tells the language, those above it do."""
         above = os.path.abspath(self.path)
+        tells = _names_language(f"{above}/")
         for entry in super().pictures():
-            known = set(entry.relative.split("/")[:-1]) & set(MARVL_LANGUAGES)
-            yield entry if known else entry._replace(relative=os.path.join(above, entry.relative))
+            hidden = tells and not _names_language(entry.relative)
+            yield entry._replace(relative=f"{above}/{entry.relative}") if hidden else entry
+
+
+def _names_language(path: str) -> bool:
+    return not set(MARVL_LANGUAGES).isdisjoint(path.split("/")[:-1])

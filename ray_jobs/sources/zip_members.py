@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import os
+import re
 import struct
 import zlib
 from collections.abc import Callable, Iterator
@@ -127,17 +128,16 @@ def _find_directory(file: BinaryIO) -> tuple[int, int, int]:
     tail_at = max(0, total - _END.size - _ABSENT)
     file.seek(tail_at)
     tail = file.read()
-    at = tail.rfind(b"PK\5\6")
-    while at >= 0 and at + _END.size > len(tail):
-        at = tail.rfind(b"PK\5\6", 0, at)
-    if at < 0:
+    marks = [mark.start() for mark in re.finditer(b"PK\5\6", tail) if mark.start() + _END.size <= len(tail)]
+    if not marks:
         raise StreamError("truncated", "the directory that ends a zip archive is missing; it is not one, or was cut")
+    # its comment may hold the same mark, but ends with the file; other bytes after it are tolerated
+    exact = [at for at in marks if at + _END.size + _END.unpack_from(tail, at)[-1] == len(tail)]
+    at = (exact or marks)[0 if exact else -1]
     _, disk, first_disk, _, count, size, offset, _ = _END.unpack_from(tail, at)
     end = tail_at + at
-    if count == _ABSENT or _ABSENT64 in (size, offset):
-        found = _find_directory64(file, end)
-        if found:
-            count, size, offset, end = found
+    if found := _find_directory64(file, end):
+        count, size, offset, end = found
     if disk or first_disk:
         raise StreamError("unsupported", "it is one of several volumes; join them first, with zip -s 0")
     shift = end - size - offset

@@ -3,8 +3,9 @@ import tracemalloc
 
 import pytest
 
-from ray_jobs.listing import CHUNKS_AHEAD, LARGEST_CHUNK, Listing, SeenKeys
+from ray_jobs.listing import BYTES_AHEAD, CHUNK_BYTES, CHUNKS_AHEAD, LARGEST_CHUNK, Listing, SeenKeys
 from ray_jobs.sources import Item, Unusable, open_source
+from ray_jobs.sources.streams import Carried
 from ray_jobs.tally import Tally
 
 NOWHERE = Unusable("missing", "not there")
@@ -127,3 +128,40 @@ def test_two_names_that_are_no_text_are_two_inputs(tmp_path):
     listing = Listing(open_source(str(tmp_path)), Tally())
     keys, duplicates = read(listing)
     assert keys == ["%FF.jpg"] and len(duplicates) == 1
+
+
+class Stream:
+    """A source whose images travel with the items."""
+
+    name, path = "stream", ""
+
+    def __init__(self, count, size):
+        self.count, self.size, self.given = count, size, 0
+
+    def items(self):
+        for number in range(self.count):
+            self.given = number + 1
+            yield Item(f"{number:07d}", Carried(number, bytes(self.size)), f"/archive!{number}")
+
+
+def test_images_that_travel_with_their_items_wait_in_bounded_memory():
+    source = Stream(600, 2**20)
+    listing = Listing(source, Tally())
+    taken = 0
+    while not listing.exhausted:
+        if chunk := listing.next(5.0):
+            taken += len(chunk)
+            assert chunk.carried <= CHUNK_BYTES + source.size
+            assert (source.given - taken) * source.size <= BYTES_AHEAD + 3 * CHUNK_BYTES
+    assert taken == 600
+
+
+def test_listings_that_were_cut_short_are_counted():
+    class Cut:
+        def items(self):
+            yield item("a")
+            yield Item("b", Unusable("unreadable", "no permission", hides=True), "/b")
+
+    tally = Tally()
+    read(Listing(Cut(), tally))
+    assert (tally.listed, tally.cut_short) == (2, 1)

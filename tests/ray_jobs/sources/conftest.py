@@ -49,7 +49,8 @@ def write_container(path, members):
             for name, data in members:
                 archive.writestr(name, data)
     elif ".t" in path.name and "tsv" not in path.name:
-        with tarfile.open(path, f"w:{path.suffix[1:].replace('tgz', 'gz') if path.suffix != '.tar' else ''}") as archive:
+        packing = {".tar": "", ".tgz": "gz"}.get(path.suffix, path.suffix[1:])
+        with tarfile.open(path, f"w:{packing}") as archive:
             for name, data in members:
                 member = tarfile.TarInfo(name)
                 member.size = len(data)
