@@ -202,9 +202,17 @@ def _explain(error: Exception, args: list[str]) -> tuple[int, str]:
     return 1, f"{type(error).__name__}: {error}. This is a bug in roivault; the traceback is in {_log(error, args)}"
 
 
+def _shown(arg: str) -> str:
+    """An argument without the secrets of a URL."""
+    from cache.remote import shown
+
+    name, mark, value = arg.partition("=") if arg.startswith("-") else ("", "", arg)
+    return f"{name}{mark}{shown(value)}"
+
+
 def _log(error: Exception, args: list[str]) -> str:
     """Write the traceback to --log-file when the command line names one, else to a new file; return its path."""
-    text = f"roivault {__version__}, Python {sys.version}\n{shlex.join(['roivault', *args])}\n"
+    text = f"roivault {__version__}, Python {sys.version}\n{shlex.join(['roivault', *map(_shown, args)])}\n"
     text += "".join(traceback.format_exception(error))
     words = [word for arg in args for word in arg.split("=", 1)]
     path = dict(zip(words, words[1:], strict=False)).get("--log-file")

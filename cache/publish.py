@@ -67,6 +67,7 @@ class Publisher:
 
     Raises:
         UsageError: nothing can be written there.
+        StoreMismatch: a store is written there in place.
         StoreDamaged, StoreUnreachable, DiskError
     """
 
@@ -74,6 +75,11 @@ class Publisher:
         folder.check_writable()
         self._store, self._folder = store, folder
         self.there = manifest_at(folder)
+        if self.there is not None and self.there.open:
+            raise StoreMismatch(
+                f"{folder} has an open shard, {self.there.open[0].name}: it is a store that is written in place, by "
+                "its path; give another URL, or publish from there"
+            )
 
     def check_fits(self, manifest: Manifest) -> None:
         """See that what is there already is a part of the store. Raises: StoreMismatch: names what differs."""
@@ -189,8 +195,8 @@ def publish(
     manifest = Manifest.load(store)
     if manifest.open and not sealed_only:
         raise StoreLocked(
-            f"{manifest.open[0].name} of {store} is still open: it is being written, or its writer was killed. Wait, or "
-            "run the writer's line again, so that it is sealed; or publish the other shards with --sealed-only"
+            f"{manifest.open[0].name} of {store} is still open: it is being written, or its writer was killed. Wait, "
+            "or run the writer's line again, so that it is sealed; or publish the other shards with --sealed-only"
         )
     manifest = replace(manifest, shards=manifest.sealed)
     if not manifest.shards:

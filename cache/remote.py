@@ -7,7 +7,9 @@ then: everything is tried again, with growing pauses, until a deadline, but for 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
+import itertools
 import os
 import random
 import threading
@@ -23,6 +25,7 @@ FIRST_DEADLINE = 15.0  # seconds, for a server that never answered: the name may
 DEADLINE = 120.0  # for one that did
 BLOCK = 16 << 20  # largest range of a download
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 8.0
+_LEAST_TRIES = 3  # whatever the deadline: one upload may take longer than that
 _NETWORK_LIBRARIES = ("aiohttp", "botocore", "aiobotocore", "requests", "urllib3", "httpx", "huggingface_hub")
 _DRIVERS = {
     "http": "aiohttp", "https": "aiohttp", "s3": "s3fs", "s3a": "s3fs", "hf": "huggingface_hub", "gs": "gcsfs",
@@ -36,6 +39,16 @@ T = TypeVar("T")
 
 def is_url(target: object) -> bool:
     return isinstance(target, str) and "://" in target
+
+
+def shown(text: str) -> str:
+    """A URL without what may be secret in it, user, password and query; any other text as it is."""
+    if not is_url(text):
+        return text
+    base = text.partition("?")[0] if text.lower().startswith("http") else text
+    scheme, mark, rest = base.partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}{mark}{host.rpartition('@')[2]}{slash}{path}"
 
 
 class RemoteFolder:
@@ -52,13 +65,13 @@ class RemoteFolder:
 
     def __init__(self, url: str):
         self.url = url
-        base, mark, query = url.partition("?") if url.startswith("http") else (url, "", "")
+        base, mark, query = url.partition("?") if url.lower().startswith("http") else (url, "", "")
         scheme, _, rest = base.rstrip("/").partition("://")
         self.scheme = scheme.lower()
         self._base, self._query = f"{self.scheme}://{rest}", mark + query
-        host, slash, path = rest.partition("/")
-        user, _, host = host.rpartition("@")
-        self._shown = f"{self.scheme}://{host}{slash}{path}"
+        host, _, path = rest.partition("/")
+        user = host.rpartition("@")[0]
+        self._shown = shown(self._base)
         self._secrets = [secret for secret in (user, *user.split(":", 1), query) if secret]
         if not rest or "::" in url:
             raise UsageError(f"{self}: give one URL of a folder, such as s3://bucket/name.roi")
@@ -236,7 +249,7 @@ class RemoteFolder:
 
     def _patiently(self, name: str, act: Callable[[Any, str], T], stop: threading.Event | None = None) -> T:
         begin, pause = time.monotonic(), _FIRST_PAUSE
-        while True:
+        for tries in itertools.count(1):
             try:
                 result = act(self._system_here(), self.address(name))
                 self._answered = True
@@ -246,7 +259,8 @@ class RemoteFolder:
                     return b""  # it begins behind the end of the file
                 self._refuse_lasting(name, error)
                 deadline = DEADLINE if self._answered else FIRST_DEADLINE
-                if time.monotonic() - begin + pause > deadline or (stop and stop.is_set()):
+                late = tries >= _LEAST_TRIES and time.monotonic() - begin + pause > deadline
+                if late or (stop and stop.is_set()):
                     raise StoreUnreachable(
                         f"{self / name} cannot be reached ({self._clean(error)}), in {time.monotonic() - begin:.0f} "
                         "seconds of trying: see that the address is right and the network is up, then run the same "
@@ -269,8 +283,8 @@ class RemoteFolder:
             ) from None
         if isinstance(status, int) and 400 <= status < 500 and status not in (408, 429):
             raise DiskError(f"{self / name}: the server refuses it ({self._clean(error)})") from None
-        with disk_errors(Path(self.local or ".")):
-            if self.local is not None and isinstance(error, OSError):
+        if self.local is not None and isinstance(error, OSError):
+            with contextlib.suppress(OSError), disk_errors(self.local):
                 raise error
         if not isinstance(error, (OSError, EOFError, TimeoutError, asyncio.TimeoutError)) and (
             type(error).__module__.split(".")[0] not in _NETWORK_LIBRARIES

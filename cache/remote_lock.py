@@ -20,7 +20,7 @@ import uuid
 from typing import Any
 
 from .errors import RoivaultError, StoreLocked
-from .remote import RemoteFolder
+from .remote import RemoteFolder, shown
 
 FILE = "writer.lock.json"
 BEAT = 10.0  # seconds
@@ -47,7 +47,7 @@ class RemoteLock:
             "host": socket.gethostname(),
             "processes": _process_space(),
             "started": time.strftime("%Y-%m-%d %H:%M:%S %z"),
-            "command": " ".join(sys.argv)[:400].replace(folder.url, str(folder)),
+            "command": " ".join(map(shown, sys.argv))[:400],
         }
         self._acquire()
         self._ended = threading.Event()

@@ -12,9 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from cache import StoreNotFound, StoreWriter, read_fingerprint
+from cache.destination import Destination
 from cache.keys import printable
 from cache.manifest import Manifest
 from cache.opening import check_directory
+from cache.remote import is_url
 from extractor import DecodePolicy, Preset, get_preset
 from extractor.given_boxes import GivenBoxes
 from extractor.weights import weights_path
@@ -50,21 +52,30 @@ def run_extract(options: ExtractOptions, load: Load = load_model) -> Summary:
         InputNotFound: SOURCE or the weights are not there.
         StoreMismatch: the store was made by other choices; names them.
         StoreLocked: another process writes to it.
+        StoreUnreachable: it is at a URL that does not answer; what was committed stays.
         DiskError: the disk is full or failing; what was committed stays.
     """
+    if not is_url(options.output):
+        return _run(options, load, options.output)
+    with Destination(options.output, options.work) as destination:
+        return _run(options, load, str(destination.path), destination)
+
+
+def _run(options: ExtractOptions, load: Load, folder: str, destination: Destination | None = None) -> Summary:
+    """The job. `folder` is the store that is written here; a `destination` takes its sealed shards over."""
     preset = get_preset(options.model)
-    source = open_source(options.source, options.key, _stored_key_rule(options.output))
-    stored = read_fingerprint(options.output)
+    source = open_source(options.source, options.key, _stored_key_rule(folder))
+    stored = read_fingerprint(folder)
     choices = _resolve(options, preset, stored or {})
     weights_path(preset, options.weights)
-    store = printable(options.output)
+    store = str(destination) if destination else printable(folder)
     log.info("extract %s into %s with %s", printable(options.source), store, preset.name)
     tally, drain, device = Tally(), Drain(), None
     engine = make_engine(options, choices, load, drain)
     with (
         drain,
         serve_metrics(tally, options.metrics_port, model=preset.name, store=store, engine=engine.name),
-        Report(options.output, options, tally) as report,
+        Report(folder, options, tally) as report,
         closing(engine),
         closing(Listing(source, tally, options.limit)) as listing,
         Progress(tally, options.quiet),
@@ -72,10 +83,10 @@ def run_extract(options: ExtractOptions, load: Load = load_model) -> Summary:
         while not (listing.peek(0.2) or listing.exhausted or drain.requested):
             pass
         if not listing.exhausted and not drain.requested:
-            check_directory(Path(options.output))
+            check_directory(Path(folder))
             if stored is None:  # `auto` is resolved once, for all who continue this store
                 choices = replace(choices, precision=engine.precision())
-            with _open_writer(options, choices) as writer:
+            with _open_writer(folder, options, choices, destination) as writer:
                 work = Work(listing, writer, tally, options.retry_failed, options.refresh_changed)
                 while not (work.ready() or work.exhausted or drain.requested):
                     pass
@@ -134,14 +145,17 @@ def _stored_key_rule(store: str) -> str | None:
     return rules[-1] if rules else None
 
 
-def _open_writer(options: ExtractOptions, choices: Choices) -> StoreWriter:
+def _open_writer(
+    folder: str, options: ExtractOptions, choices: Choices, destination: Destination | None
+) -> StoreWriter:
     preset = choices.preset
     return StoreWriter(
-        options.output,
+        folder,
         feature_dtype=choices.dtype,
         fingerprint=choices.fingerprint(),
         vocabularies={"classes": preset.classes, "attributes": preset.attributes},
         shard_size=parse_size(options.shard_size),
+        destination=destination,
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from cache import UsageError
 from cache.keys import FILE_KEY_RULES, printable
 from cache.regions import FEATURE_DTYPES
+from cache.remote import RemoteFolder, is_url, shown
 from extractor.given_boxes import FORMATS as BOX_FORMATS
 from extractor.given_boxes import UNITS as BOX_UNITS
 
@@ -30,7 +31,8 @@ class ExtractOptions:
 
     Attributes:
         source: a path, or name:path for a named source.
-        output: the store's directory.
+        output: the store's directory, or its URL.
+        work: for a URL: a folder here, for the shard that is being written and what is on its way.
         model: a name of `list_extractors()`.
         weights: checkpoint in place of the model's own.
         boxes: file of boxes to describe instead of detecting, see `GivenBoxes`; an image without any fails.
@@ -76,6 +78,7 @@ class ExtractOptions:
     orientation: str | None = None
     truncated: str | None = None
     key: str | None = None
+    work: str | None = None
     shard_size: int | str = "8GiB"
     limit: int | None = None
     retry_failed: bool = False
@@ -114,17 +117,22 @@ class ExtractOptions:
             raise UsageError("the store's name (-o) is empty")
         if name != self.output:
             raise UsageError(f"-o {name}: the name of a store must be valid unicode")
-        if "://" in name:
-            raise UsageError(f"-o {name}: a store is written to a local folder")
-        if os.path.lexists(self.output) and not os.path.isdir(self.output):
-            raise UsageError(f"-o {name} is a file; a store is a folder, such as photos.roi")
+        if is_url(name) != (self.work is not None):
+            what = f"-o {shown(name)}" if is_url(name) else f"--work {self.work}"
+            raise UsageError(f"{what}: a URL, and nothing else, needs --work DIR, a folder on a disk of this machine")
+        if is_url(name):
+            RemoteFolder(name).check_writable()
+            name = self.work
+        option = f"--work {self.work}" if self.work else f"-o {name}"
+        if os.path.lexists(name) and not os.path.isdir(name):
+            raise UsageError(f"{option} is a file; a store is a folder, such as photos.roi")
         from .sources import parse_spec
 
-        source, output = os.path.realpath(parse_spec(self.source).path), os.path.realpath(self.output)
+        source, output = os.path.realpath(parse_spec(self.source).path), os.path.realpath(name)
         if source == output:
-            raise UsageError(f"-o {name} is the folder of the images; choose another name, such as photos.roi")
+            raise UsageError(f"{option} is the folder of the images; choose another name, such as photos.roi")
         if output.startswith(source + os.sep) and not output.endswith(".roi"):
-            raise UsageError(f"-o {name} lies in SOURCE and would be listed; let its name end in .roi")
+            raise UsageError(f"{option} lies in SOURCE and would be listed; let its name end in .roi")
 
     @property
     def num_threads(self) -> int:

@@ -18,6 +18,7 @@ from cache import RegionStore, open_store
 from cache.files import replace_file
 from cache.keys import printable
 from cache.output import visible
+from cache.remote import shown
 
 from .report_runs import Run, append_run, read_runs
 from .signals import INTERRUPTED
@@ -38,7 +39,7 @@ class Report:
     A run that found nothing to do leaves none: the report stays that of the run that did the work.
 
     Args:
-        store: the folder of the store; no report is made where there is none.
+        store: the folder that the store is written in; no report is made where there is none.
         options: what the user chose.
         tally: what the job has done.
     """
@@ -82,7 +83,7 @@ class Report:
         started = self._started.isoformat(timespec="seconds")
         about = {"started": started, "command": command_line(self._options), "verdict": verdict, "exit_code": exit_code}
         append_run(path.with_name(RUNS), Run.of(self._tally, **about))
-        store = open_store(str(self._store))
+        store = open_store(self._options.output)
         maker, samples = PictureMaker(store, self._tally.samples), self._tally.samples
         failures = {
             kind: [(failure, maker.thumbnail(item, kind)) for failure, item in some]
@@ -107,7 +108,7 @@ def command_line(options: ExtractOptions) -> str:
             continue
         words.append(f"--{each.name.replace('_', '-')}")
         if value is not True:
-            words.append(printable(str(value)))
+            words.append(printable(shown(str(value))))
     return shlex.join(words)
 
 
