@@ -59,7 +59,7 @@ def test_where_a_store_may_be(tmp_path):
     folder = str(tmp_path)
     for output, why in [
         ("", "empty"),
-        ("s3://bucket/s.roi", "local folder"),
+        ("s3://bucket/s.roi", "needs --work DIR"),
         (f"{tmp_path}/file", "is a file"),
         (folder, "folder of the images"),
         (f"{folder}/store", "end in .roi"),
