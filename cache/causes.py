@@ -15,7 +15,7 @@ from .distribution import Distribution
 SHOWN = 0.05  # share of the images that have to show a cause
 LARGE = 0.3  # the same of causes that could be the consequence of another in fewer
 UNRELATED, RELATED = 0.2, 0.5  # alignment up to which features are of other weights, and from which of the same
-LEAST_REGIONS, LEAST_IMAGES = 10, 8  # that the statements about features and ids need
+LEAST_REGIONS, LEAST_IMAGES = 10, 6  # that the statements about features and ids need
 LEAST_COLOURS = 8
 CROSSED, KEPT = 0.6, 0.2  # share of colours crossed between red and blue from which, and up to which, it is settled
 NEARLY_ALL = 0.85  # share of regions
@@ -233,7 +233,7 @@ def _boxes(report: Comparison) -> Iterator[Cause]:
 
 
 def _selection(report: Comparison) -> Iterator[Cause]:
-    a, b, matched = report.regions
+    a, b, matched, _ = report.regions
     nearly_all = matched >= NEARLY_ALL * max(a, b)  # the rest may be what arithmetic tipped over a threshold
     if nearly_all and _enough(report, report.count("features", "close"), LARGE):
         return

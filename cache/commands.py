@@ -31,8 +31,8 @@ _ON_A_TERMINAL = 1000  # keys that `ls` shows there unless told otherwise
 
 
 def register(app: typer.Typer) -> None:
-    """Add the verbs."""
-    for verb in (info, ls, show, verify, convert, publish):
+    """Add the verbs; `verify` can also look at images, so that ray_jobs adds it."""
+    for verb in (info, ls, show, convert, publish):
         app.command()(verb)
 
 

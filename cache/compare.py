@@ -74,7 +74,7 @@ class Comparison:
         found: (aspect, verdict, side, note) -> images; aspects are image, selection, boxes, features and columns.
         examples: the same and "missing_in_a", ... -> first keys.
         dtypes: (of A, of B) -> images.
-        regions: of A, of B and matched; `matched_by` -> images.
+        regions: of A, of B, matched, and matched with the same features; `matched_by` -> images.
         iou_gaps, cosine_gaps: 1 - IoU and 1 - cosine of matched regions; so that values near 1 are told apart.
         differences: norm of the difference over the norm, of matched regions.
         distinct, image_distinct: sums behind the alignments: cosines of what belongs together and of what does not, and
@@ -96,7 +96,7 @@ class Comparison:
     examples: dict[Any, list[str]] = field(default_factory=dict)
     dtypes: Counter[tuple[str, str]] = field(default_factory=Counter)
     dims: Counter[tuple[int, int]] = field(default_factory=Counter)
-    regions: list[int] = field(default_factory=lambda: [0, 0, 0])
+    regions: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
     region_counts: Counter[str] = field(default_factory=Counter)
     matched_by: Counter[str] = field(default_factory=Counter)
     iou_gaps: Distribution = field(default_factory=Distribution)
@@ -159,7 +159,7 @@ class Comparison:
             "differs": self.differences_found(),
             "dtypes": [{"a": a, "b": b, "images": n} for (a, b), n in self.dtypes.most_common()],
             "dims": [{"a": a, "b": b, "images": n} for (a, b), n in self.dims.most_common(10)],
-            "regions": dict(zip(("a", "b", "matched"), self.regions, strict=True)),
+            "regions": dict(zip(("a", "b", "matched", "same"), self.regions, strict=True)),
             "region_counts": dict(self.region_counts),
             "matched_by": dict(self.matched_by),
             "found": [
@@ -189,8 +189,8 @@ class Comparison:
         self.dtypes[str(a.features.dtype), str(b.features.dtype)] += 1
         self.dims[pair.columns] += 1
         self.matched_by[pair.matched_by] += 1
-        for place, count in enumerate((*pair.regions, len(pair.rows_a))):
-            self.regions[place] += count
+        for place, count in enumerate((*pair.regions, len(pair.rows_a), np.count_nonzero(pair.cosines >= SAME))):
+            self.regions[place] += int(count)
         self.region_counts["same" if len(a) == len(b) else "more in A" if len(a) > len(b) else "more in B"] += 1
         self._note(a.key, "image", pair.image)
         self._note(a.key, "selection", pair.selection, pair.smaller)

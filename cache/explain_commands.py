@@ -175,7 +175,7 @@ def _print_comparison(report: Comparison) -> None:
         if examples := report.examples.get(f"missing_in_{side}"):
             say(f"only in {other}, for instance: {', '.join(map(repr, examples[:3]))}")
     if report.compared:
-        a, b, matched = report.regions
+        a, b, matched, _ = report.regions
         say(f"{a:,} regions in A, {b:,} in B, {matched:,} matched, by {_counts(report.matched_by)} (images)")
         for what in ("image", "selection", "boxes", "features"):
             found = [(finding, n) for finding, n in report.found.most_common(30) if finding[0] == what]

@@ -8,7 +8,7 @@ import typer
 from typer.testing import CliRunner
 
 from cache import Failure, StoreWriter, UsageError, open_store
-from cache.commands import register
+from cache.commands import register, verify
 from cache.verify import digest
 
 ODD = "odd\n\x1b[31m[bold]\u202e/key"
@@ -18,6 +18,7 @@ ODD = "odd\n\x1b[31m[bold]\u202e/key"
 def run():
     app = typer.Typer()
     register(app)
+    app.command()(verify)
 
     def run(*args: object, code: int = 0) -> str:
         result = CliRunner().invoke(app, [str(arg) for arg in args])

@@ -1,0 +1,170 @@
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from cache import InputNotFound, StoreWriter, UsageError
+from cache.contents import StoreContents
+from extractor import DecodePolicy, get_preset
+from ray_jobs import identify as module
+from ray_jobs.identify import find_images, identify
+from ray_jobs.identify_command import register
+from tests.cache.images import WORDS, image, pick, shaken
+
+DIM = get_preset("demo").dim
+
+
+def records(count=20, dim=DIM, key="{0:04d}.png", change=lambda r: r):
+    """What the fake model makes of the pictures of `photos`."""
+    return [change(image(i, d=dim, key=key.format(i))) for i in range(count)]
+
+
+class Fake:
+    """An extractor that knows the pictures by their names, and sees colours swapped, or sizes, as its preset says."""
+
+    classes, attributes = WORDS["classes"], WORDS["attributes"]
+
+    def __init__(self, name, weights, device):
+        self.preset, self.policy = replace(get_preset("demo"), name=name), DecodePolicy()
+
+    def fingerprint(self):
+        return {"weights_sha256": "0", **self.preset.choices()}
+
+    def __call__(self, images, boxes, keys, on_error):
+        rule, plain = self.preset.preprocess, get_preset("demo").preprocess
+        made = image(int(keys[0].split("/")[-1].split(".")[0]), d=DIM, key=keys[0])
+        if rule.channels != plain.channels:
+            made = recoloured(made)
+        if (rule.short_side, rule.resize) != (plain.short_side, plain.resize):
+            made = shaken(made, 0.3, seed=rule.short_side + len(rule.resize))
+        if self.preset.selection != get_preset("demo").selection:
+            made = pick(made, slice(0, 7))
+        if boxes is not None:
+            made = shaken(made, 0.3, seed=3).replace(boxes=boxes[0])
+        return [made]
+
+
+def recoloured(regions):
+    ids = np.array([1, 0, 2, 3, 1, 5, 6, 7])[regions.attr_ids].astype(np.int32)
+    return shaken(regions, 0.3).replace(attr_ids=ids)
+
+
+@pytest.fixture
+def store(tmp_path):
+    def write(rows, dtype="float16"):
+        with StoreWriter(tmp_path / "s.roi", dtype, vocabularies=WORDS) as writer:
+            writer.write(rows)
+        return StoreContents(tmp_path / "s.roi")
+
+    return write
+
+
+def test_the_model_that_made_it(store, photos):
+    found = identify(store(records()), str(photos(20)), "demo", load=Fake)
+    assert found.best.verdict == "yes" and found.best.names == {"dtype"} and found.decided
+    assert len(found.trials) == 1 and len(found.compared) == 8 and found.found == 20
+    json.dumps(found.to_dict())
+
+
+def test_ids_after_background_are_another_notation(store, photos):
+    rows = records(change=lambda r: r.replace(class_ids=r.class_ids + 1))
+    found = identify(store(rows), str(photos(20)), "demo", load=Fake)
+    assert found.best.made_it and found.best.verdict == "yes, written otherwise"
+    assert "class_offset" in found.best.names
+
+
+def test_a_setting_that_was_other_is_found_by_trying(store, photos):
+    found = identify(store(records(change=recoloured)), str(photos(20)), "demo", load=Fake)
+    assert found.best.made_it and found.best.change == "red and blue swapped"
+    plain = next(trial for trial in found.trials if not trial.change)
+    assert plain.verdict == "no" and "channel_order" in plain.names
+    assert found.to_dict()["made_by"] == "demo" and found.to_dict()["change"] == "red and blue swapped"
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda r: shaken(r, 0.3, seed=600 + len("pillow")), "images resized to 600/1000"),
+        (lambda r: shaken(r, 0.3, seed=256 + len("opencv")), "images resized as opencv does"),
+    ],
+)
+def test_other_resize_rules_are_tried(store, photos, change, expected):
+    found = identify(store(records(change=change)), str(photos(20)), "demo", load=Fake)
+    assert found.best.made_it and found.best.change == expected
+
+
+def test_other_weights_end_the_matter(store, photos):
+    rows = [image(i, d=DIM, weights=5, key=f"{i:04d}.png") for i in range(20)]
+    found = identify(store(rows), str(photos(20)), "demo", load=Fake)
+    assert [trial.verdict for trial in found.trials] == ["no"] and "other_weights" in found.best.names
+    assert found.decided and found.to_dict()["made_by"] is None
+
+
+def test_without_a_model_every_installed_one_is_tried(store, photos):
+    found = identify(store(records()), str(photos(20)), load=Fake)
+    assert found.best.model == "demo" and found.best.made_it
+    assert {trial.model for trial in found.trials} | set(found.skipped) <= set(module.list_extractors())
+
+
+def test_other_dimensions_decide_without_extracting(tmp_path, photos):
+    with StoreWriter(tmp_path / "d.roi", "float32") as writer:
+        writer.write(records(dim=64))
+    found = identify(StoreContents(tmp_path / "d.roi"), str(photos(20)), "demo", load=None)
+    assert not found.trials and found.decided and "numbers" in found.skipped["demo"]
+
+
+@pytest.mark.parametrize("key", ["{0:04d}", "a/b/{0:04d}.jpg", "{0}"])
+def test_images_are_found_under_other_keys(store, photos, key):
+    cache = store(records(key=key))
+    assert len(find_images(cache, str(photos(20)))) == 20
+
+
+def test_a_few_images_of_many_are_enough(store, photos):
+    cache = store(records(20, key="{0:04d}"))
+    found = identify(cache, str(photos(2)), "demo", load=Fake)
+    assert found.found == 2 and sorted(found.compared) == ["0000", "0001"] and found.best.verdict == "yes"
+
+
+def test_images_that_are_not_there_or_cannot_be_read(store, photos, picture, tmp_path):
+    cache = store(records())
+    picture(tmp_path / "other" / "cat.png")
+    with pytest.raises(InputNotFound, match="under no key rule"):
+        identify(cache, str(tmp_path / "other"), "demo", load=Fake)
+    folder = photos(20)
+    for path in folder.iterdir():
+        path.write_bytes(b"no picture")
+    with pytest.raises(InputNotFound, match="could be used"):
+        identify(cache, str(folder), "demo", load=Fake)
+
+
+def test_usage(store, photos, tmp_path):
+    cache = store(records())
+    with pytest.raises(UsageError, match="--model"):
+        identify(cache, str(photos(20)), weights="w")
+    with pytest.raises(UsageError, match="no model"):
+        identify(cache, str(photos(20)), "dem0")
+    app = typer.Typer()
+    register(app)
+    (tmp_path / "x.tsv").write_text("1\t2\n")
+    result = CliRunner().invoke(app, [str(tmp_path / "x.tsv"), "--images", str(photos(20))])
+    assert isinstance(result.exception, UsageError)
+
+
+@pytest.mark.slow
+def test_demo_recognises_its_own_records_and_what_was_changed(tmp_path):
+    from extractor import load_extractor
+    from extractor.scenes import write_scenes
+
+    write_scenes(tmp_path / "scenes", 8, 3)
+    paths = sorted((tmp_path / "scenes").glob("*.jpg"))
+    demo = load_extractor("demo", device="cpu")
+    swapped = load_extractor("demo", device="cpu")
+    swapped.preset = replace(demo.preset, preprocess=replace(demo.preset.preprocess, channels="rgb"))
+    for name, model, change in (("own", demo, ""), ("swapped", swapped, "red and blue swapped")):
+        with StoreWriter(tmp_path / f"{name}.roi", vocabularies=demo.vocabularies()) as writer:
+            writer.write(model(paths, keys=[path.name for path in paths]))
+        found = identify(StoreContents(tmp_path / f"{name}.roi"), str(tmp_path / "scenes"), "demo", device="cpu")
+        assert found.best.made_it and found.best.change == change
