@@ -46,14 +46,20 @@ class Pace:
             self._spans[span] += images
 
     def recent(self) -> float | None:
-        """Images per second over the last minute; None before the first commit. A job that stands still slows down."""
+        """Images per second over the last minute; None before the first commit.
+
+        It is steady between commits, while a job that stands still for longer than one takes slows down.
+        """
         with self._lock:
             if not self._commits:
                 return None
             (first, images), *later = self._commits
-            if not later:  # the only one: it took all the time there was
-                return images / max(self.elapsed, 1e-3)
-            return sum(images for _, images in later) / max(self.elapsed - first, 1e-3)
+            if later:
+                images, spent = sum(images for _, images in later), later[-1][0] - first
+            else:  # the only one: it took all the time there was
+                spent = first
+            idle = self.elapsed - self._commits[-1][0]
+            return images / max(spent + max(0.0, idle - spent / max(1, len(later))), 1e-3)
 
     def history(self) -> tuple[float, list[int]]:
         """Seconds a span, and the images committed in each span since the job began, at most MOST_SPANS of them."""

@@ -1,4 +1,7 @@
-"""Interruption: the first SIGINT or SIGTERM lets a job finish what is at the model, a second ends it at once."""
+"""Interruption: the first SIGINT or SIGTERM lets a job finish what is at the model, a second ends it at once.
+
+So does a terminal that closes (SIGHUP), unless nohup is there; what is printed after that goes nowhere.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,15 @@ class Drain:
     def __init__(self) -> None:
         self.requested = False
         self._before: dict[int, object] = {}
+        self._terminals: list[int] = []
 
     def __enter__(self) -> Drain:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._before[number] = signal.signal(number, self._on_signal)
+            if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+                self._before[signal.SIGHUP] = signal.signal(signal.SIGHUP, self._on_hangup)
+            self._terminals = [number for number in (0, 1, 2) if os.isatty(number)]
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -37,6 +44,13 @@ class Drain:
             os._exit(INTERRUPTED)
         self.requested = True
         _tell(b"\nFinishing the images at work; interrupt again to stop at once.\n")
+
+    def _on_hangup(self, number: int, frame: FrameType | None) -> None:
+        self.requested = True  # and never more: the shell and the system may both send it
+        for terminal in self._terminals:
+            null = os.open(os.devnull, os.O_RDWR)
+            os.dup2(null, terminal)
+            os.close(null)
 
 
 def _tell(text: bytes) -> None:

@@ -53,6 +53,13 @@ def test_slow_commits_have_a_pace(pace, clock):
     assert pace.recent() == pytest.approx(0.05)
 
 
+def test_the_pace_is_steady_between_commits(pace, clock):
+    commit(pace, clock, 20, 16, 4.0)
+    steady = pace.recent()
+    clock.now += 3.9
+    assert pace.recent() == steady == pytest.approx(4)
+
+
 def test_standing_still_slows_down(pace, clock):
     commit(pace, clock, 20, 10, 1.0)
     clock.now += 1000

@@ -1,4 +1,5 @@
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -12,12 +13,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_a_signal_requests_the_drain_and_the_handlers_come_back(capfd):
-    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+    before = [signal.getsignal(number) for number in numbers]
     with Drain() as drain:
         assert not drain.requested
         os.kill(os.getpid(), signal.SIGTERM)
         assert drain.requested
-    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+    assert [signal.getsignal(number) for number in numbers] == before
     assert "interrupt again" in capfd.readouterr().err
 
 
@@ -32,3 +34,29 @@ def test_a_reader_of_stderr_that_is_gone_disturbs_nothing(signals):
     )
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert (ended.returncode, ended.stdout) == ((0, "True\n") if signals == 1 else (130, ""))
+
+
+def test_a_terminal_that_closes_drains(tmp_path):
+    """Nothing that is printed afterwards fails, and a second hang-up, as shells send it, stops nothing at once."""
+    code = (
+        "import os, signal, sys\nfrom ray_jobs.signals import Drain\nwith Drain() as drain:\n"
+        "    print('ready', flush=True)\n    sys.stdin.read()\n    os.kill(os.getpid(), signal.SIGHUP)\n"
+        f"    open({str(tmp_path / 'told')!r}, 'w').write(str(drain.requested))\n"
+        "print('the end', flush=True)\nprint('the end', file=sys.stderr, flush=True)\n"
+    )
+    main, end = pty.openpty()
+    command = ["setsid", "--ctty", "--wait", sys.executable, "-c", code]
+    process = subprocess.Popen(command, cwd=ROOT, stdin=end, stdout=end, stderr=end)
+    os.close(end)
+    assert os.read(main, 5) == b"ready"
+    os.close(main)
+    assert process.wait(60) == 0 and (tmp_path / "told").read_text() == "True"
+
+
+def test_nohup_is_respected():
+    code = (
+        "import os, signal\nfrom ray_jobs.signals import Drain\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+        "with Drain() as drain:\n    os.kill(os.getpid(), signal.SIGHUP)\n    print(drain.requested)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert (ended.returncode, ended.stdout) == (0, "False\n")
