@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections import Counter
@@ -153,14 +154,29 @@ def _read_manifest(path: Path) -> tuple[Manifest | None, bool, str]:
     except StoreDamaged as error:
         file = path / MANIFEST
         data = file.read_bytes() if file.is_file() else b""
-        head, body = Manifest("float16").to_bytes()[: HEAD_BYTES - 16], data[HEAD_BYTES:]
-        signed = head + xxhash.xxh3_64_hexdigest(head + b"0" * 16 + body).encode() + body
-        if signed == data:
+        if _signed(data) == data:
             raise  # it is what was written, by a roivault of another format version
-        try:
-            return Manifest.from_bytes(signed, file), False, error.why
-        except StoreDamaged:
-            return None, False, error.why
+        for altered in (data, _without_shards(data)):
+            try:
+                return Manifest.from_bytes(_signed(altered), file), False, error.why
+            except StoreDamaged:
+                pass
+        return None, False, error.why
+
+
+def _signed(data: bytes) -> bytes:
+    """The bytes of a manifest with the checksum that they should have."""
+    head, body = Manifest("float16").to_bytes()[: HEAD_BYTES - 16], data[HEAD_BYTES:]
+    return head + xxhash.xxh3_64_hexdigest(head + b"0" * 16 + body).encode() + body
+
+
+def _without_shards(data: bytes) -> bytes:
+    """What else a damaged manifest says; nothing if it is no JSON any more."""
+    try:
+        values = {**json.loads(_signed(data)), "shards": []}
+    except (ValueError, RecursionError):
+        return b""
+    return json.dumps({"checksum": "0" * 16, **values}, indent=1).encode()
 
 
 def _sound_index(path: Path) -> Index | None:

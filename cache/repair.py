@@ -130,13 +130,13 @@ class _Plan:
                 raise StoreMismatch(f"{like} is no store of the same job: {'; '.join(clash)}")
             self._say(f"{MANIFEST}: the fingerprint and the vocabularies are taken from {like}")
             return replace(made, fingerprint=model.fingerprint, vocabularies=model.vocabularies)
-        if old is None:
+        if old is None or (not found.trusted and old.fingerprint is None):
             self._report.fingerprint_lost = True
             self._say(
-                f"{MANIFEST}: nothing tells the fingerprint and the vocabularies; the records can be read, but no job "
+                f"{MANIFEST}: nothing tells the fingerprint any more; the records can be read, but no job "
                 "goes on with them until `roivault repair --like STORE` is given a store of the same job"
             )
-            return made
+            return replace(made, vocabularies=old.vocabularies if old else {})
         if not found.trusted:
             self._say(
                 f"{MANIFEST}: the fingerprint and the vocabularies are those of the damaged file, and the damage may "
