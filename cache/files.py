@@ -16,7 +16,13 @@ from .errors import DiskError
 
 TEMPORARY = ".tmp"  # suffix of a file that is not complete yet; swept when a writer opens the store
 DAMAGED = ".damaged"  # suffix of what `repair` moved aside; nothing reads or removes it
-_DISK = {errno.ENOSPC: "is full", errno.EDQUOT: "has no quota left", errno.EIO: "fails", errno.EROFS: "is read-only"}
+_DISK = {
+    errno.ENOSPC: "is full",
+    errno.EDQUOT: "has no quota left",
+    errno.EIO: "fails",
+    errno.EROFS: "is read-only",
+    errno.EFBIG: "takes no file as large, or `ulimit -f` forbids it",
+}
 _LITTLE = 1 << 20
 
 

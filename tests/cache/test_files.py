@@ -34,7 +34,7 @@ def test_a_failed_replacement_leaves_the_old_file(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("error", [
     OSError(errno.ENOSPC, "full"), OSError(errno.EIO, "bad"), lmdb.DiskError("x: No space left on device"),
-    lmdb.Error("mdb_txn_commit: Input/output error"),
+    lmdb.Error("mdb_txn_commit: Input/output error"), lmdb.Error("mdb_txn_commit: File too large"),
 ])  # fmt: skip
 def test_disk_errors_name_the_disk_and_what_is_free(tmp_path, error):
     with pytest.raises(DiskError, match=rf"the disk at {mount_point(tmp_path)} .*bytes free.*{tmp_path}") as caught:
