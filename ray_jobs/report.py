@@ -90,7 +90,7 @@ class Report:
             for kind, some in sorted(samples.failures.items(), key=lambda each: -self._tally.failures[each[0]])
         }
         page = report_page(
-            f"{printable(self._store.name)}: extraction",
+            f"{Path(printable(shown(self._options.output))).name}: extraction",
             read_runs(path.with_name(RUNS)),
             _facts(store),
             maker.samples(),

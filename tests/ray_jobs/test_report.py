@@ -1,6 +1,7 @@
 """The report of real runs of the fake job."""
 
 import html.parser
+import itertools
 import json
 import os
 import re
@@ -238,7 +239,7 @@ def test_large_pictures_are_not_opened(job, photos, store, monkeypatch):
 
 def test_pictures_take_no_longer_than_their_time(job, photos, store):
     job(photos(6), store)
-    ticks = iter(range(0, 100, 4))
+    ticks = (0.4 * report_pictures.MOST_SECONDS * number for number in itertools.count())
     samples = report_pictures.Samples()
     for item in job_items(photos(6)):
         samples.keep(item)
