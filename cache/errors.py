@@ -61,8 +61,7 @@ class CorruptRecord(DataError):
 
     def __init__(self, key: str, why: str):
         super().__init__(
-            f"record {key!r} is corrupt: {why}; run `roivault verify` on its store, then extract it again with "
-            "--refresh-changed"
+            f"record {key!r} is corrupt: {why}; run `roivault repair` on its store, then the line that made it again"
         )
         self.key, self.why = key, why
 
@@ -73,7 +72,7 @@ class CorruptRecord(DataError):
 class StoreDamaged(DataError):
     """A store file that is missing, cut short or altered; names the file, what is wrong with it and the remedy."""
 
-    def __init__(self, path: object, why: str, remedy: str = "restore the file from a copy, or extract again"):
+    def __init__(self, path: object, why: str, remedy: str = "run `roivault repair`, or restore the file from a copy"):
         super().__init__(f"{path}: {why}; {remedy} (`roivault verify` lists all damage of a store)")
         self.path, self.why, self.remedy = str(path), why, remedy
 

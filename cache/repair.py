@@ -120,7 +120,7 @@ class _Plan:
         found, old = self._found, self._found.manifest
         made = Manifest(*found.features)
         if not found.trusted:
-            self._say(f"{MANIFEST}: {found.why}; it is made anew from the shards")
+            self._say(f"{MANIFEST}: {found.why}; it is made anew from the shards that are there")
         elif found.features != (old.feature_dtype, old.dim):
             self._say(f"{MANIFEST}: it says {old.feature_dtype}[{old.dim}], the records {_features(found)}; corrected")
         if model:

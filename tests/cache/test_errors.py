@@ -36,7 +36,7 @@ def test_messages_say_what_and_what_to_do():
     assert str(errors.MissingKeys(["a"], "s", "h")) == "the key asked for is not in s: 'a' (h)"
     assert str(errors.MissingKeys(list("abcdefghi"))).startswith("9 of the keys asked for are not in the store: 'a',")
     corrupt = str(errors.CorruptRecord("k", "why"))
-    assert "roivault verify" in corrupt and "--refresh-changed" in corrupt
+    assert "roivault repair" in corrupt and "the line that made it" in corrupt
 
 
 def test_a_hint_is_worked_out_once_and_when_it_is_looked_at():
