@@ -26,18 +26,13 @@ _DISK = {
 _LITTLE = 1 << 20
 
 
-def cache_folder(variable: str, name: str) -> Path:
-    """A folder for what can be fetched again: what an environment variable says, else one of roivault's own.
-
-    The latter are in $ROIVAULT_HOME, else in `roivault` in the platform's folder for such things.
-    """
-    if chosen := os.environ.get(variable):
-        return Path(chosen).expanduser()
+def cache_folder() -> Path:
+    """Where what can be fetched again is kept: $ROIVAULT_HOME, else `roivault` in the platform's folder for that."""
     if home := os.environ.get("ROIVAULT_HOME"):
-        return Path(home).expanduser() / name
+        return Path(home).expanduser()
     if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "roivault" / name
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "roivault" / name
+        return Path.home() / "Library" / "Caches" / "roivault"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "roivault"
 
 
 def replace_file(path: Path, *parts) -> None:

@@ -1,7 +1,8 @@
 """Manifest and indexes of published stores, kept on this machine: what a store holds is looked up here, not there.
 
-A folder a store, named by its URL; all in it is checked against the checksums of the manifest when it is used, and
-fetched again if it does not fit. It may be deleted at any time. A store takes the size of its indexes, twice at most.
+A folder for each, named by its URL, in $ROIVAULT_CACHE, else in `stores` of roivault's cache folder. All in it is
+checked against the checksums of the manifest when it is used, and fetched again if it does not fit. It may be deleted
+at any time. A store takes the size of its indexes, twice at most; nothing removes those of stores that are not used.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ class Mirror:
 
     def __init__(self, folder: RemoteFolder):
         self._folder = folder
-        self.path = cache_folder("ROIVAULT_CACHE", "stores") / xxhash.xxh3_128_hexdigest(str(folder).encode())
+        mirrors = os.environ.get("ROIVAULT_CACHE")
+        stores = Path(mirrors).expanduser() if mirrors else cache_folder() / "stores"
+        self.path = stores / xxhash.xxh3_128_hexdigest(str(folder).encode())
 
     def manifest(self, head: bytes) -> Manifest:
         """The manifest that begins with `head`, or a newer one. Raises: StoreNotFound, StoreDamaged, DiskError."""

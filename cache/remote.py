@@ -6,7 +6,6 @@ then: everything is tried again, with growing pauses, until a deadline, but for 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import itertools
@@ -18,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .errors import DiskError, StoreDamaged, StoreUnreachable, UsageError
+from .errors import DiskError, InputNotFound, RoivaultError, StoreDamaged, StoreUnreachable, UsageError
 from .files import TEMPORARY, disk_errors, replace_file, sync_directory, sync_file
 
 FIRST_DEADLINE = 15.0  # seconds, for a server that never answered: the name may be wrong
@@ -26,7 +25,6 @@ DEADLINE = 120.0  # for one that did
 BLOCK = 16 << 20  # largest range of a download
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 8.0
 _LEAST_TRIES = 3  # whatever the deadline: one upload may take longer than that
-_NETWORK_LIBRARIES = ("aiohttp", "botocore", "aiobotocore", "requests", "urllib3", "httpx", "huggingface_hub")
 _DRIVERS = {
     "http": "aiohttp", "https": "aiohttp", "s3": "s3fs", "s3a": "s3fs", "hf": "huggingface_hub", "gs": "gcsfs",
     "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs", "sftp": "paramiko", "ssh": "paramiko",
@@ -171,7 +169,7 @@ class RemoteFolder:
         Args:
             create: refuse to replace one. Where the system cannot do that in one step, two writers may both succeed.
 
-        Raises: FileExistsError; StoreUnreachable, DiskError, UsageError.
+        Raises: FileExistsError; InputNotFound: no bucket of that name; StoreUnreachable, DiskError, UsageError.
         """
 
         def write(fs: Any, path: str) -> None:
@@ -184,7 +182,7 @@ class RemoteFolder:
             else:
                 fs.pipe_file(path, data, mode="create" if create else "overwrite")
 
-        self._patiently(name, write)
+        self._write(name, write)
 
     def upload(self, name: str, source: Path, report: Callable[[int], None] = lambda count: None) -> None:
         """Copy a whole file there; `report` is told of bytes that went, by some drivers. Raises: StoreUnreachable."""
@@ -205,7 +203,7 @@ class RemoteFolder:
             os.replace(temporary, self.local / name)
             sync_directory(self.local)
 
-        self._patiently(name, write)
+        self._write(name, write)
 
     def remove(self, name: str) -> None:
         """Remove a file if it is there. Raises: StoreUnreachable, DiskError."""
@@ -213,6 +211,12 @@ class RemoteFolder:
             self._patiently(name, lambda fs, path: fs.rm_file(path))
         except FileNotFoundError:
             pass
+
+    def _write(self, name: str, act: Callable[[Any, str], None]) -> None:
+        try:
+            self._patiently(name, act)
+        except FileNotFoundError:
+            raise InputNotFound(f"{self / name} cannot be made: there is no such bucket or folder; make it") from None
 
     def _make_folder(self, fs: Any) -> None:
         if self.scheme in _WITH_FOLDERS:
@@ -275,21 +279,20 @@ class RemoteFolder:
             raise FileNotFoundError(errno.ENOENT, "there is no such file", self / name) from None
         if isinstance(error, FileExistsError):
             raise FileExistsError(errno.EEXIST, "it is there already", self / name) from None
-        status = getattr(error, "status", None)
+        status = _status(error)
         if isinstance(error, PermissionError) or _says_no_credentials(error) or status in (401, 403, 407):
             raise DiskError(
                 f"{self / name}: access is denied ({self._clean(error)}); give credentials as the driver of "
                 f"{self.scheme}:// takes them, and see that they allow it"
             ) from None
-        if isinstance(status, int) and 400 <= status < 500 and status not in (408, 429):
+        if status is not None and 400 <= status < 500 and status not in (408, 429):
             raise DiskError(f"{self / name}: the server refuses it ({self._clean(error)})") from None
         if self.local is not None and isinstance(error, OSError):
             with contextlib.suppress(OSError), disk_errors(self.local):
                 raise error
-        if not isinstance(error, (OSError, EOFError, TimeoutError, asyncio.TimeoutError)) and (
-            type(error).__module__.split(".")[0] not in _NETWORK_LIBRARIES
-        ):
-            raise error
+        of_python = type(error).__module__ == "builtins" and not isinstance(error, (OSError, EOFError))
+        if isinstance(error, RoivaultError) or of_python:
+            raise error  # what drivers define themselves is about the network
 
     def _clean(self, error: Exception) -> str:
         text = f"{type(error).__name__}: {error}".rstrip(": ").replace(self.url, str(self))
@@ -299,7 +302,16 @@ class RemoteFolder:
 
 
 def _is_range_error(error: Exception) -> bool:
-    return getattr(error, "status", None) == 416 or "InvalidRange" in str(error)
+    """Whether a range begins behind the end of its file, in the words of the drivers."""
+    texts = ("InvalidRange", "range is not satisfiable")
+    return _status(error) == 416 or any(text in str(error) for text in texts)
+
+
+def _status(error: Exception) -> int | None:
+    """The HTTP status behind an error, where the driver tells it."""
+    places = ((error, "status"), (getattr(error, "response", None), "status_code"), (error, "code"))
+    found = (getattr(place, name, None) for place, name in places)
+    return next((status for status in found if isinstance(status, int)), None)
 
 
 def _says_no_credentials(error: Exception) -> bool:

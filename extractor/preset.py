@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import sys
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from cache.files import cache_folder
 
 from .configs import Preprocess
 
@@ -71,15 +71,6 @@ class Preset:
             for name, value in asdict(getattr(self, part)).items():
                 flat[f"{part}.{name}"] = list_text(value) if isinstance(value, tuple) else value
         return flat
-
-
-def cache_folder() -> Path:
-    """Where downloaded weights are kept: $ROIVAULT_HOME, else `roivault` in the platform's folder for such things."""
-    if home := os.environ.get("ROIVAULT_HOME"):
-        return Path(home).expanduser()
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "roivault"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "roivault"
 
 
 def weights_folder() -> Path:

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from dataclasses import replace
 
 import pytest
+import xxhash
 
 from cache import StoreDamaged, StoreNotFound, UsageError
 from cache.manifest import FILE, Manifest, Shard, as_json, signature
@@ -90,3 +92,41 @@ def test_what_cannot_be_stored_is_refused():
     for wrong in ({"a": {1}}, float("nan"), {"a": [float("inf")]}, {(1, 2): 3}):
         with pytest.raises(UsageError, match="the x cannot be stored as JSON"):
             as_json("x", wrong)
+
+
+@pytest.mark.parametrize("change", [
+    {"number": "../../../etc/passwd"}, {"number": -1}, {"number": 1.5}, {"number": True}, {"state": "torn"},
+    {"bytes": "1"}, {"bytes": None}, {"index_bytes": -5}, {"records": 1 << 70}, {"checksum": "../x"},
+    {"index_checksum": None}, {"provenance": ["a"]}, {"provenance": 7}, {"number": 1},
+])  # fmt: skip
+def test_shards_that_no_writer_would_list(change):
+    shard = Shard(0, "sealed", (), 1, 0, 4096, "0" * 16, 100, "0" * 16)
+    two = Manifest("float16", 4, {}, {}, (shard, replace(shard, number=1)))
+    assert Manifest.from_bytes(two.to_bytes(), "here") == two
+    values = json.loads(two.to_bytes())
+    values["shards"][0] |= change
+    with pytest.raises(StoreDamaged, match="here"):
+        Manifest.from_bytes(signed(values), "here")
+
+
+@pytest.mark.parametrize("change", [
+    {"feature_dtype": "int8"}, {"dim": -1}, {"dim": "4"}, {"fingerprint": 3}, {"vocabularies": []}, {"shards": None},
+    {"vocabularies": {"classes": "abc"}}, {"vocabularies": {"classes": [1]}}, {"format": []}, {"shards": [3]},
+])  # fmt: skip
+def test_manifests_that_no_writer_would_write(change):
+    with pytest.raises(StoreDamaged, match="here"):
+        Manifest.from_bytes(signed({**json.loads(Manifest("float16").to_bytes()), **change}), "here")
+
+
+@pytest.mark.parametrize("text", [b"[]", b"{}", b'{"format": 1', b"\xff\xfe", b"[" * 100_000])
+def test_text_that_is_no_manifest(text):
+    head = b'{\n "checksum": "'
+    body = head + b"0" * 16 + b'"' + text
+    with pytest.raises(StoreDamaged, match="here"):
+        Manifest.from_bytes(body.replace(b"0" * 16, xxhash.xxh3_64_hexdigest(body).encode(), 1), "here")
+
+
+def signed(values):
+    """The bytes of a manifest with the right checksum."""
+    body = json.dumps({**values, "checksum": "0" * 16}, indent=1).encode() + b"\n"
+    return body.replace(b"0" * 16, xxhash.xxh3_64_hexdigest(body).encode(), 1)

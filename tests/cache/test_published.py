@@ -4,6 +4,7 @@ import pickle
 import shutil
 import threading
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 
 import fsspec
 import numpy as np
@@ -14,6 +15,7 @@ from cache import CorruptRecord, DiskError, Failure, MissingKeys, StoreDamaged, 
 from cache import remote as remote_module
 from cache.dataset import RegionDataset, RegionLoader
 from cache.errors import StoreUnreachable, UsageError
+from cache.manifest import Manifest
 from cache.mirror import Mirror
 from cache.ranges import GAP, Range, coalesce
 from cache.remote import RemoteFolder
@@ -231,6 +233,23 @@ def test_an_index_of_another_store_is_refused(path, web, build):
     shutil.copy(other / "index.idx", path)
     with pytest.raises(StoreDamaged, match=f"{web.url}/shard-00001.idx: its checksum is .* the manifest says"):
         open_store(web.url)
+
+
+def test_sizes_that_lie(path, web):
+    """A hostile manifest may promise anything: what is not there is not waited for, and no file is named but ours."""
+    huge = 1 << 59
+    honest = Manifest.load(path)
+    for change in ({"bytes": huge}, {"bytes": 10}, {"index_bytes": huge}, {"index_bytes": 10}):
+        shards = tuple(replace(shard, **change) for shard in honest.shards)
+        replace(honest, shards=shards).save(path)
+        (path / "index.idx").unlink(missing_ok=True)
+        shutil.rmtree(Mirror(RemoteFolder(web.url)).path, ignore_errors=True)
+        if change == {"bytes": huge}:
+            assert open_store(web.url)["a"].key == "a"
+            continue
+        with pytest.raises(StoreDamaged, match=web.url):
+            open_store(web.url)["a"]
+    assert set(web.requests()) <= {file.name for file in path.iterdir()} | {"index.idx"}
 
 
 def test_a_server_without_ranges_is_refused_before_it_sends_a_shard(web):
