@@ -7,7 +7,7 @@ A file is one of
 * .npz: one array [k,4] per key; .npy: one array [k,4] for every image, such as a grid in relative units.
 
 An image is found under its key, else under its file name, else under that without its suffix, as long as only one entry
-of the file has that name.
+of the file has that name; a picture of COCO (`COCO_val2014_000000000042`, `000000000042`) at last under its number.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
 import zipfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cache import DataError, Failure, InputNotFound, Regions, UsageError
+from cache.dataset_keys import coco_image_id
 
 if TYPE_CHECKING:
     from .extractor import Extractor
@@ -84,7 +86,7 @@ class GivenBoxes:
         if boxes is None:
             name = key.rsplit("/", 1)[-1]
             found = self._by_key.get(key)
-            for short in (name, name.rsplit(".", 1)[0]):
+            for short in (name, name.rsplit(".", 1)[0], _coco_number(name)):
                 found = self._by_name.get(short) if found is None else found
             boxes = np.zeros((0, 4)) if found is None else found
         boxes = boxes.astype(np.float64)
@@ -164,6 +166,12 @@ class GivenBoxes:
         if array.ndim != 2 or array.shape[1] != 4:
             raise DataError(f"{self.path}: {where}: boxes have shape {array.shape}, expected (k, 4)")
         return array
+
+
+def _coco_number(name: str) -> str:
+    """The number of a picture of COCO, "" for any other: there numbers are not padded to 12 digits."""
+    number = coco_image_id(name)
+    return str(number) if number is not None and re.search(r"(^|_)\d{12}(\.\w+)?$", name) else ""
 
 
 def _unique_names(by_key: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -43,7 +43,10 @@ def _choice(option: str, values: Sequence[str], help: str, default: str | None =
 
 def extract(
     source: list[str] = typer.Argument(
-        ..., metavar="SOURCE", help="A folder, a picture, a quoted pattern such as 'a/**/*.jpg', or a list.txt."
+        ...,
+        metavar="SOURCE",
+        help="A folder, a picture, a quoted pattern such as 'a/**/*.jpg', a list.txt, or NAME:PATH with a name of "
+        "`roivault sources list`, such as coco:DIR or archive:photos.zip.",
     ),
     output: str = typer.Option(..., "--output", "-o", metavar="STORE", help="Made, or continued where it ended."),
     model: str = typer.Option(..., "--model", metavar="NAME", help="A detector of `roivault models`."),

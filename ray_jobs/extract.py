@@ -192,5 +192,6 @@ def _name_first_inputs(source: Source, tally: Tally) -> None:
                 break
     for place, failure in enumerate(tally.examples):
         if failure.kind == "duplicate_key" and failure.key in first:
-            message = f"{first[failure.key]} has the key {failure.key!r} already; use --key path, or rename one of them"
+            remedy = "use --key path, or rename one" if source.key_rule in ("name", "stem") else "leave one out"
+            message = f"{first[failure.key]} has the key {failure.key!r} already; {remedy} of them"
             tally.examples[place] = replace(failure, message=message)

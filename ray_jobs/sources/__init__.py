@@ -118,6 +118,8 @@ class Spec(NamedTuple):
 def parse_spec(spec: str) -> Spec:
     """What SOURCE means: a path, or `name:path` for a named source. A path that exists is always a path.
 
+    A path, or a pattern, that ends like an archive or a table is one; any other is of the source `folder`.
+
     Raises:
         UsageError: nothing given, or options that are none.
     """
@@ -125,7 +127,9 @@ def parse_spec(spec: str) -> Spec:
         raise UsageError("SOURCE is empty; give a folder, a picture, a pattern or a list file")
     name, colon, path = spec.partition(":")
     if not colon or name not in SOURCES or os.path.lexists(spec):
-        return Spec("folder", spec, {})
+        name, path = _kind(spec), spec
+    if name == "folder" or os.path.lexists(spec):
+        return Spec(name, path, {})
     match = re.fullmatch(r"(.*?)\?(\w+=.*)", path, re.DOTALL)
     if not match or os.path.lexists(path):
         return Spec(name, path, {})
@@ -133,6 +137,17 @@ def parse_spec(spec: str) -> Spec:
         return Spec(name, match[1], dict(parse_qsl(match[2], keep_blank_values=True, strict_parsing=True)))
     except ValueError as error:
         raise UsageError(f"SOURCE ends in {match[2]!r}; options are written ?option=value&option=value") from error
+
+
+def _kind(path: str) -> str:
+    """The source of a path that names none."""
+    from .archive import is_archive
+    from .table import is_table
+
+    if os.path.isdir(path):
+        return "folder"
+    plain = re.sub(r"\?\w+=.*", "", path)
+    return "archive" if is_archive(plain) else "table" if is_table(plain) else "folder"
 
 
 def source_class(name: str) -> type[Source]:

@@ -103,6 +103,13 @@ def test_what_cannot_be_understood_is_named(tmp_path, content, words):
         GivenBoxes(tmp_path / "boxes")
 
 
+@pytest.mark.parametrize("key", ["COCO_val2014_000000000042", "000000000042", "000000000042.jpg", "42"])
+def test_results_for_coco_name_pictures_by_number(tmp_path, key):
+    (tmp_path / "boxes").write_text(json.dumps([{"image_id": 42, "bbox": box} for box in AS_XYWH]))
+    assert GivenBoxes(tmp_path / "boxes").of(key, 100, 100).tolist() == BOXES
+    assert len(GivenBoxes(tmp_path / "boxes").of("0042", 100, 100)) == 0
+
+
 def test_pickled_arrays_are_never_loaded(tmp_path):
     np.save(tmp_path / "boxes.npy", np.array([{}], dtype=object))
     with pytest.raises(DataError, match="objects"):

@@ -73,6 +73,16 @@ def test_content_decides_what_an_archive_is(tmp_path, write_container, picture_b
         open_source(f"archive:{tmp_path}/notes.dat")
 
 
+def test_a_path_that_ends_like_an_archive_needs_no_name(tmp_path, write_container, picture_bytes):
+    path = write_container(tmp_path / "a.tgz", [("1.png", picture_bytes(1))])
+    (tmp_path / "folder.zip").mkdir()
+    assert [item.key for item in open_source(str(path)).items()] == ["1.png"]
+    assert [item.key for item in open_source(f"{tmp_path}/?.tgz").items()] == ["a.tgz/1.png"]
+    assert (open_source(f"{tmp_path}/folder.zip").name, open_source(f"folder:{path}").name) == ("folder", "folder")
+    with pytest.raises(InputNotFound, match="gone"):
+        open_source(f"{tmp_path}/gone.zip")
+
+
 def test_several_archives_never_collide(tmp_path, write_container, picture_bytes):
     for name in ("x/0.tar", "x/1.zip"):
         write_container(tmp_path / name, [("1.png", picture_bytes(1))])

@@ -98,6 +98,12 @@ def test_columns_by_option(tmp_path, picture_bytes):
             open_source(f"table:{path}?{query}=")
 
 
+def test_a_path_that_ends_like_a_table_needs_no_name(tmp_path, picture_bytes):
+    (tmp_path / "t.csv").write_text(f"who,image\nx,{text64(picture_bytes(1))}\n")
+    source = open_source(f"{tmp_path}/t.csv?key=who")
+    assert (source.name, [item.key for item in source.items()]) == ("table", ["x"])
+
+
 def test_plain_quotes(tmp_path, picture_bytes):
     image = text64(picture_bytes(1))
     path = tmp_path / "t.tsv"
