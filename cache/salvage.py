@@ -184,6 +184,9 @@ def remake(source: Path, shard_file: Path, number: int, salvage: Salvage) -> tup
                 for batch in _batches(salvage.states):
                     _write(environment, file.fileno(), batch)
             data_size = environment.data_size()
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
         finally:
             environment.release(writable=True)
             lock.unlink(missing_ok=True)

@@ -56,11 +56,11 @@ def _print_merge(report: MergeReport) -> None:
         say(f"{source['path']}: {source['records']:,} records, {source['failures']:,} failures")
     say(f"-> {report.destination}: {report.records:,} records, {report.failures:,} failures, {report.shards:,} shards")
     if report.duplicates:
-        say(f"{report.duplicates:,} records were in several stores, and are counted once")
+        say(f"records that several stores have, counted once: {report.duplicates:,} more")
     if report.overruled:
-        say(f"{report.overruled:,} failures gave way to what another store has of their keys")
+        say(f"failures that gave way to what another store has: {report.overruled:,}")
     if report.linked:
-        say(f"{report.linked:,} of the shards share their bytes with the stores' own")
+        say(f"shards that share their bytes with the stores' own: {report.linked:,}")
 
 
 def subset(
@@ -100,11 +100,11 @@ def _print_subset(report: SubsetReport, quiet: bool) -> None:
     for key, why in report.damaged.items():
         say(f"damaged: {key}: {why}")
     if not report.made:
-        say(f"{len(report.missing):,} keys are missing, so nothing was made; --missing skip goes on without")
+        say(f"missing keys: {len(report.missing):,}; nothing was made, --missing skip goes on without them")
     elif not quiet:
         say(f"{report.source} -> {report.destination}: {report.records:,} records, {report.failures:,} failures")
         if report.missing or report.damaged:
-            say(f"{len(report.missing):,} keys are missing, {len(report.damaged):,} damaged")
+            say(f"missing keys: {len(report.missing):,}, damaged: {len(report.damaged):,}")
 
 
 def repair(
@@ -148,6 +148,6 @@ def _print_repair(report: RepairReport, quiet: bool) -> None:
     for file in report.aside:
         say(f"kept: {file}; delete it when nothing in it is of use any more")
     state = "nothing is to be mended" if not report.actions else "this would be done" if report.dry_run else "mended"
-    say(f"{state}: {report.records:,} records and {report.failures:,} failures, {len(report.lost):,} keys lost")
+    say(f"{state}: {report.records:,} records and {report.failures:,} failures; lost keys: {len(report.lost):,}")
     if report.lost or report.unnamed or report.uncounted:
         say("the line that made the store does what was lost again")
