@@ -32,11 +32,18 @@ class Tokenizer:
         self.tokenizer, self.config = tokenizer, config
 
     def __call__(self, texts: Sequence[str], max_tokens: int = MAX_TOKENS) -> TextBatch:
+        return self.pad(self.rows(texts, max_tokens))
+
+    def rows(self, texts: Sequence[str], max_tokens: int = MAX_TOKENS) -> list[list[int]]:
+        """The token ids of each text, cut but not padded. Raises: UsageError."""
         if isinstance(texts, str) or not len(texts):
             raise UsageError(f"texts is {texts!r}; give a sequence of at least one text")
         if not 3 <= max_tokens <= self.config.max_text:
             raise UsageError(f"max_tokens is {max_tokens}; {self.config.name} takes 3 to {self.config.max_text}")
-        rows = self.tokenizer(list(texts), truncation=True, max_length=max_tokens, padding=False)["input_ids"]
+        return self.tokenizer(list(texts), truncation=True, max_length=max_tokens, padding=False)["input_ids"]
+
+    def pad(self, rows: Sequence[Sequence[int]]) -> TextBatch:
+        """Token ids of several texts as one batch."""
         lengths = torch.tensor([len(row) for row in rows])
         ids = torch.full((len(rows), int(lengths.max())), self.config.pad_id)
         for row, tokens in zip(ids, rows, strict=True):

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 import torch
 
-from consumers.encoders import encoder_config, load_encoder
+from cache import Regions, StoreWriter, open_store
+from consumers.encoders import Tokenizer, encoder_config, load_encoder
 from consumers.encoders.config import StreamConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -129,3 +130,36 @@ def inputs():
         return ids, input_mask.long(), features, locations, region_mask.long()
 
     return build
+
+
+class WordTokenizer:
+    """Stands for a tokenizer of transformers: words are hashed to ids."""
+
+    def __init__(self, config):
+        self.config = config
+
+    def __call__(self, texts, truncation, max_length, padding):
+        first, size = self.config.pad_id + 1, self.config.vocab_size
+        ids = [[first + zlib.crc32(word.encode()) % (size - first) for word in text.split()] for text in texts]
+        return {"input_ids": [[first, *row[: max_length - 2], first + 1] for row in ids]}
+
+
+@pytest.fixture(scope="session")
+def words():
+    """Configuration -> a `Tokenizer` for it."""
+    return lambda config: Tokenizer(WordTokenizer(config), config)
+
+
+@pytest.fixture(scope="session")
+def feature_store(tmp_path_factory):
+    """A store of the pictures 0 to 39, six regions of 16 numbers each."""
+    path = tmp_path_factory.mktemp("stores") / "pictures.roi"
+    rng = np.random.default_rng(0)
+    with StoreWriter(path, "float32") as writer:
+        writer.write([picture(str(n), rng) for n in range(40)])
+    return open_store(path)
+
+
+def picture(key, rng, regions=6, dim=16):
+    corners = np.sort(rng.random((regions, 2, 2), np.float32), 1).reshape(regions, 4) * 90
+    return Regions(key, 100, 100, corners, rng.random((regions, dim), np.float32))

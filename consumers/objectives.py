@@ -1,0 +1,125 @@
+"""What a batch of a task is made of, and its loss: the same for training and validation.
+
+An objective turns places of examples into pairs of a text and a picture, and the logits of those pairs into a loss and
+a score. Losses are those of the published encoders (`encoders.losses`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cache import DataError
+
+from .data import TaskData
+from .encoders import EncoderConfig, losses
+from .negatives import HardNegatives
+from .tasks import Task
+
+OPTIONS = 4  # of a retrieval item, the first of them right
+
+
+class Pairs(NamedTuple):
+    """Places of texts in `TaskData.examples` and of pictures in `TaskData.keys`, and the target of the items."""
+
+    texts: list[int]
+    images: list[int]
+    target: Tensor
+
+
+class Objective(Protocol):
+    def pairs(self, data: TaskData, rows: Sequence[int], rng: np.random.Generator) -> Pairs:
+        """The pairs of some examples."""
+
+    def loss(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Mean over the items."""
+
+    def score(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Sum over the items of what was right."""
+
+
+def objective_of(task: Task, config: EncoderConfig, negatives: HardNegatives | None = None) -> Objective:
+    """How a task is trained: by the label of each example, or for retrieval by four options."""
+    return Options(config, negatives) if task.metric == "recall" else Labels(task)
+
+
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "xvnli": losses.mean_binary,
+    "nlvr2": losses.mean_binary,
+    "gqa": losses.summed_binary,
+    "vsr": losses.mean_binary,
+}
+
+
+class Labels:
+    """Each example has its labels. A pair of pictures is two items of the batch, the text repeated."""
+
+    def __init__(self, task: Task):
+        self._count, self._loss = len(task.labels), LOSSES[task.head]
+
+    def pairs(self, data: TaskData, rows: Sequence[int], rng: np.random.Generator) -> Pairs:
+        images = data.images[list(rows)]
+        target = torch.zeros(len(rows), self._count)
+        for place, row in enumerate(rows):
+            for label, score in data.examples[row].labels.items():
+                target[place, label] = score
+        return Pairs(np.repeat(rows, images.shape[1]).tolist(), images.ravel().tolist(), target)
+
+    def loss(self, logits: Tensor, target: Tensor) -> Tensor:
+        return self._loss(logits, target)
+
+    def score(self, logits: Tensor, target: Tensor) -> Tensor:
+        return losses.correct(logits, target)
+
+
+class Options:
+    """Each caption comes with its picture and three wrong options: another picture's caption, another picture, and the
+    caption of a picture that looks alike (or a random one where no `negatives` are given).
+
+    Where all captions are of one picture, the wrong options are other pictures of the store.
+    """
+
+    def __init__(self, config: EncoderConfig, negatives: HardNegatives | None):
+        self._triplet, self._negatives = config.retrieval_loss == "triplet", negatives
+
+    def pairs(self, data: TaskData, rows: Sequence[int], rng: np.random.Generator) -> Pairs:
+        own = data.images[:, 0]
+        texts, images = [], []
+        for row in rows:
+            image = int(own[row])
+            others = len(data.keys) - 1
+            if not others:
+                raise DataError(f"retrieval needs wrong options, and the store has no picture beside {data.keys[0]!r}")
+            if (own == image).all():
+                wrong = rng.choice(others, 3, replace=others < 3)
+                texts += [row] * OPTIONS
+                images += [image, *(int(place + (place >= image)) for place in wrong)]
+                continue
+            alike = self._negatives.pick(image, rng) if self._negatives else None
+            captions = (_caption_of_another(own, image, rng), _caption_of(own, alike, image, rng))
+            other = int(rng.integers(others))
+            texts += [row, captions[0], row, captions[1]]
+            images += [image, image, other + (other >= image), image]
+        return Pairs(texts, images, torch.zeros(len(rows), dtype=torch.long))
+
+    def loss(self, logits: Tensor, target: Tensor) -> Tensor:
+        options = logits.reshape(-1, OPTIONS)
+        return losses.triplet(options) if self._triplet else losses.cross_entropy(options, target)
+
+    def score(self, logits: Tensor, target: Tensor) -> Tensor:
+        return (logits.reshape(-1, OPTIONS).argmax(1) == target).sum()
+
+
+def _caption_of_another(own: np.ndarray, image: int, rng: np.random.Generator) -> int:
+    while own[row := int(rng.integers(len(own)))] == image:
+        pass
+    return row
+
+
+def _caption_of(own: np.ndarray, alike: int | None, image: int, rng: np.random.Generator) -> int:
+    rows = np.flatnonzero(own == alike) if alike is not None else ()
+    return int(rng.choice(rows)) if len(rows) else _caption_of_another(own, image, rng)

@@ -1,0 +1,111 @@
+"""How each task was fine-tuned for the published scores (IGLUE, Bugliarello et al., ICML 2022): the defaults here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from cache import UsageError
+
+FEW_SHOT_RATES = (1e-4, 5e-5, 1e-5)
+FEW_SHOT_EPOCHS = 20
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Hyper-parameters of one run.
+
+    Attributes:
+        lr: highest learning rate.
+        batch: items of one update.
+        accumulate: micro-batches that make it up, each of batch / accumulate items.
+        epochs: how many are run.
+        scheduled: epochs after which the rate would be 0; more than `epochs` stops early, as published.
+        warmup: share of the scheduled updates in which the rate rises from 0.
+        weight_decay, clip: of AdamW; global L2 norm at which gradients are cut.
+        max_tokens: length at which texts are cut.
+        validate_every: updates between validations within an epoch; None validates after epochs only.
+        seed: of order, negatives, dropout and fresh weights.
+    """
+
+    lr: float
+    batch: int
+    accumulate: int = 1
+    epochs: int = 10
+    scheduled: int = 20
+    warmup: float = 0.1
+    weight_decay: float = 1e-4
+    clip: float = 1.0
+    max_tokens: int = 80
+    validate_every: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "accumulate", "epochs", "scheduled", "max_tokens"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.lr <= 0 or not 0 <= self.warmup <= 1 or self.weight_decay < 0 or self.clip <= 0:
+            raise UsageError(f"lr, warmup, weight decay and clip make no sense together: {self}")
+        if self.batch % self.accumulate:
+            raise UsageError(f"a batch of {self.batch} cannot be made of {self.accumulate} equal parts")
+
+    @property
+    def micro(self) -> int:
+        return self.batch // self.accumulate
+
+    def updates(self, items: int) -> int:
+        """Scheduled updates for so many training items: whole groups of micro-batches over all scheduled epochs."""
+        return max(1, -(-items // self.micro) * self.scheduled // self.accumulate)
+
+
+RECIPES = {
+    "xvnli": Recipe(lr=2e-5, batch=128, accumulate=4),
+    "gqa": Recipe(lr=4e-5, batch=256, accumulate=4, epochs=5, max_tokens=40),
+    "nlvr2": Recipe(lr=1e-5, batch=64, accumulate=2, epochs=20),
+    "flickr30k": Recipe(lr=2e-5, batch=64, accumulate=4),
+    "wit": Recipe(lr=2e-5, batch=64, accumulate=4, epochs=2, scheduled=2, validate_every=1000),
+}
+SAME_AS = {"xgqa": "gqa", "marvl": "nlvr2", "xflickrco": "flickr30k", "multi30k": "flickr30k"}
+MORE_PARTS = {  # encoders that needed smaller micro-batches
+    "xvnli": {"m3p": 8},
+    "gqa": {"m3p": 8},
+    "nlvr2": {"xuniter": 4, "uc2": 4, "m3p": 4},
+    "flickr30k": {"m3p": 8},
+    "wit": {"m3p": 8},
+}
+FEW_SHOT_BATCHES = {
+    "xvnli": {"1": 2, "5": 16, "10": 32, "20": 64, "25": 64, "48": 64},
+    "gqa": {"1": 8, "5": 16, "10": 32, "20": 64, "25": 64, "48": 64},
+    "nlvr2": {"1": 2, "2": 4, "4": 8, "10": 16, "10x2": 32},
+    "flickr30k": {
+        "1": 1, "5": 2, "10": 4, "25": 8, "50": 16, "100": 32,
+        "200": 32, "500": 32, "1000": 32, "1500": 32, "100x5": 32, "200x5": 32,
+    },
+}  # fmt: skip
+FEW_SHOT_PARTS = {  # (task, shots, encoder, or None for all) -> micro-batches
+    **{("flickr30k", shots, None): 2 for shots in ("100", "200", "500", "1000", "1500", "100x5", "200x5")},
+    ("flickr30k", "100", "m3p"): 4,
+    **{(task, shots, "m3p"): 2 for task in ("xvnli", "gqa") for shots in ("20", "25", "48")},
+    ("nlvr2", "10x2", "m3p"): 2,
+}
+
+
+def published_recipe(task: str, encoder: str, shots: str | None = None) -> Recipe:
+    """The published hyper-parameters of a task and an encoder, for a few-shot set with its first learning rate.
+
+    Raises: UsageError: none were published for them.
+    """
+    base = SAME_AS.get(task, task)
+    if base not in RECIPES:
+        raise UsageError(f"no recipe was published for {task}; there are {', '.join([*RECIPES, *SAME_AS])}")
+    recipe = RECIPES[base]
+    if shots is None:
+        return replace(recipe, accumulate=MORE_PARTS[base].get(encoder, recipe.accumulate))
+    if shots not in FEW_SHOT_BATCHES.get(base, {}):
+        known = ", ".join(FEW_SHOT_BATCHES.get(base, {})) or "none"
+        raise UsageError(f"no recipe was published for {task} with {shots} shots; there are {known}")
+    parts = FEW_SHOT_PARTS.get((base, shots, encoder), FEW_SHOT_PARTS.get((base, shots, None), 1))
+    batch = FEW_SHOT_BATCHES[base][shots]
+    return replace(
+        recipe, lr=FEW_SHOT_RATES[0], batch=batch, accumulate=parts, epochs=FEW_SHOT_EPOCHS, scheduled=FEW_SHOT_EPOCHS,
+        validate_every=None,
+    )  # fmt: skip

@@ -1,0 +1,324 @@
+"""Fine-tuning: one loop for every task, encoder and number of processes.
+
+A run is a folder. `state.pt` holds all that the next update depends on, so a run that was killed goes on as if nothing
+had happened: on one machine its weights end up the same. `best.safetensors` are the weights of the best validation,
+`last.safetensors` those of the end, and `log.jsonl` has a line for each validation.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from cache import DataError, StoreMismatch
+
+from .data import Inputs, TaskData
+from .encoders import Encoder, save_encoder
+from .evaluation import autocast
+from .objectives import Objective
+from .optimizer import AdamW, parameter_groups, warmup_linear
+from .recipes import Recipe
+
+STATE, BEST, LAST, LOG = "state.pt", "best.safetensors", "last.safetensors", "log.jsonl"
+VALIDATION_BATCH = 256  # pairs
+
+
+class Scorer(nn.Module):
+    """An encoder with one of its heads: inputs in, logits out. What distributed training wraps."""
+
+    def __init__(self, encoder: Encoder, head: str):
+        super().__init__()
+        self.encoder, self.name = encoder, head
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.encoder.head(self.name)(self.encoder(*inputs)).float()
+
+
+@dataclass
+class Progress:
+    """How far a run is.
+
+    Attributes:
+        epoch, item: where the next update begins: whole epochs done, and items of the present one.
+        updates: done so far.
+        loss: mean of the updates since the last validation.
+        best: the best validation score in percent, -1 before the first.
+        best_update: after how many updates that was.
+    """
+
+    epoch: int = 0
+    item: int = 0
+    updates: int = 0
+    loss: float = 0.0
+    best: float = -1.0
+    best_update: int = 0
+    losses: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among those that train together, each with a part of every update's items."""
+
+    rank: int = 0
+    count: int = 1
+
+    @classmethod
+    def here(cls) -> Ranks:
+        distributed = torch.distributed
+        if distributed.is_available() and distributed.is_initialized():
+            return cls(distributed.get_rank(), distributed.get_world_size())
+        return cls()
+
+    def sum(self, values: Sequence[float], device: torch.device) -> list[float]:
+        """The sums of values over all processes."""
+        if self.count == 1:
+            return list(values)
+        total = torch.tensor(values, dtype=torch.float64, device=device)
+        torch.distributed.all_reduce(total)
+        return total.tolist()
+
+
+class Trainer:
+    """One fine-tuning run.
+
+    Args:
+        encoder: with the head that the task needs; trained in place.
+        head: its name.
+        objective: what batches are made of, and the loss.
+        data, dev: examples to train on and to choose the best weights by.
+        recipe: hyper-parameters.
+        folder: of the run; made, or continued if it holds an unfinished run of the same facts.
+        facts: what the run is, so that another one is not continued in its place: JSON.
+        device: where the encoder is.
+        bfloat16: autocast.
+        save_every: updates between two writes of the state, which is also written after every validation.
+        report: called after each update and validation.
+
+    Raises:
+        StoreMismatch: the folder holds a run of other facts.
+        DataError: nothing to train on, or the loss is not finite.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        head: str,
+        objective: Objective,
+        data: TaskData,
+        dev: TaskData,
+        recipe: Recipe,
+        folder: str | Path,
+        facts: dict[str, Any] | None = None,
+        device: torch.device | str = "cpu",
+        bfloat16: bool = False,
+        save_every: int = 1000,
+        report: Callable[[Progress, dict[str, float] | None], None] | None = None,
+    ):
+        if not len(data):
+            raise DataError("there are no examples to train on")
+        self.encoder, self.head, self.objective = encoder, head, objective
+        self.data, self.dev, self.recipe = data, dev, recipe
+        self.folder, self.device, self.bfloat16 = Path(folder), torch.device(device), bfloat16
+        self.save_every, self._report = save_every, report or (lambda progress, scores: None)
+        self.ranks = Ranks.here()
+        self.progress = Progress()
+        self.facts = json.loads(json.dumps({"recipe": asdict(recipe), "examples": len(data), **(facts or {})}))
+        torch.manual_seed(recipe.seed + self.ranks.rank)
+        self.scorer: nn.Module = Scorer(encoder.to(self.device), head)
+        if self.ranks.count > 1:
+            self.scorer = nn.parallel.DistributedDataParallel(self.scorer, find_unused_parameters=True)
+        named = {names[0]: parameter for names, parameter in encoder.volta_parameters()}
+        self.parameters = [parameter for parameter in named.values() if parameter.requires_grad]
+        self.optimizer = AdamW(parameter_groups(named, recipe.weight_decay), recipe.lr)
+        total = recipe.updates(len(data))
+        self.schedule = warmup_linear(self.optimizer, recipe.warmup * total, total)
+        self._load()
+
+    # -- the loop
+
+    def run(self, stop: Callable[[], bool] = lambda: False) -> Progress:
+        """Train to the end, or until `stop` says so, which is asked after every update and leaves the state on disk.
+
+        Raises: DataError: the loss is not finite.
+        """
+        recipe, progress = self.recipe, self.progress
+        while progress.epoch < recipe.epochs:
+            self.scorer.train()
+            with ThreadPoolExecutor(1, thread_name_prefix="batches") as reader:
+                for micros in self._updates(reader):
+                    self._update(micros)
+                    done = progress.item >= len(self.data)
+                    if done:
+                        progress.epoch, progress.item = progress.epoch + 1, 0
+                    if done or recipe.validate_every and progress.updates % recipe.validate_every == 0:
+                        self._validate()
+                    elif progress.updates % self.save_every == 0:
+                        self._save()
+                    self._report(progress, None)
+                    if stop():
+                        self._save()
+                        return progress
+        if self.ranks.rank == 0:
+            save_encoder(self.encoder, self.folder / LAST)
+        return progress
+
+    def _updates(self, reader: ThreadPoolExecutor) -> Iterator[list[tuple[Inputs, Tensor]]]:
+        """The micro-batches of each update of the rest of this epoch; the next ones are read meanwhile."""
+        recipe, epoch = self.recipe, self.progress.epoch
+        order = np.random.default_rng([recipe.seed, epoch]).permutation(len(self.data))
+        starts = range(self.progress.item, len(order), recipe.batch)
+        ahead = [reader.submit(self._read, order, start) for start in starts[:2]]
+        for place in range(len(starts)):
+            micros = ahead.pop(0).result()
+            if place + 2 < len(starts):
+                ahead.append(reader.submit(self._read, order, starts[place + 2]))
+            yield micros
+
+    def _read(self, order: np.ndarray, start: int) -> list[tuple[Inputs, Tensor]]:
+        """This process's part of one update."""
+        recipe, found = self.recipe, []
+        for first in range(start, min(start + recipe.batch, len(order)), recipe.micro):
+            rows = order[first : min(first + recipe.micro, start + recipe.batch)][self.ranks.rank :: self.ranks.count]
+            if len(rows):
+                rng = np.random.default_rng([recipe.seed, self.progress.epoch, first, self.ranks.rank])
+                found.append(self._inputs(self.data, rows.tolist(), rng))
+        return found
+
+    def _inputs(self, data: TaskData, rows: list[int], rng: np.random.Generator) -> tuple[Inputs, Tensor]:
+        texts, images, target = self.objective.pairs(data, rows, rng)
+        return data.inputs(texts, images), target
+
+    def _update(self, micros: Sequence[tuple[Inputs, Tensor]]) -> None:
+        progress, total = self.progress, 0.0
+        for place, (inputs, target) in enumerate(micros):
+            with autocast(self.device, self.bfloat16), self._no_sync(place < len(micros) - 1):
+                logits = self.scorer(*inputs.to(self.device))
+                loss = self.objective.loss(logits, target.to(self.device)) / self.recipe.accumulate
+                loss.backward()
+            total += loss.item()
+        (total,) = (value / self.ranks.count for value in self.ranks.sum([total], self.device))
+        if not np.isfinite(total):
+            raise DataError(
+                f"the loss is {total} at update {progress.updates}: lower the learning rate, which is "
+                f"{self.schedule.get_last_lr()[0]:.3g}"
+            )
+        nn.utils.clip_grad_norm_([p for p in self.parameters if p.grad is not None], self.recipe.clip)
+        self.optimizer.step()
+        self.schedule.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        progress.updates += 1
+        progress.item += self.recipe.batch
+        progress.losses.append(total)
+        progress.loss = float(np.mean(progress.losses))
+
+    def _no_sync(self, more: bool) -> AbstractContextManager:
+        return self.scorer.no_sync() if more and self.ranks.count > 1 else nullcontext()
+
+    # -- validation
+
+    def _validate(self) -> None:
+        """Score the dev set, note it, and keep the weights if none were better so far."""
+        progress = self.progress
+        score = self.score(self.dev)
+        if score > progress.best:
+            progress.best, progress.best_update = score, progress.updates
+            if self.ranks.rank == 0:
+                save_encoder(self.encoder, self.folder / BEST)
+        line = {"update": progress.updates, "epoch": progress.epoch, "loss": progress.loss, "dev": score}
+        progress.losses.clear()
+        if self.ranks.rank == 0:
+            with open(self.folder / LOG, "a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        self._save()
+        self._report(progress, line)
+
+    @torch.no_grad()
+    def score(self, data: TaskData) -> float:
+        """Percent of the examples that are right; of retrieval, captions whose picture beats three others."""
+        self.encoder.eval()
+        right = items = 0.0
+        step = VALIDATION_BATCH // 4
+        own = range(self.ranks.rank * step, len(data), step * self.ranks.count)
+        for start in own:
+            rows = list(range(start, min(start + step, len(data))))
+            inputs, target = self._inputs(data, rows, np.random.default_rng([0, start]))
+            with autocast(self.device, self.bfloat16):
+                logits = self.encoder.head(self.head)(self.encoder(*inputs.to(self.device))).float()
+            right += self.objective.score(logits, target.to(self.device)).item()
+            items += len(rows)
+        self.encoder.train()
+        right, items = self.ranks.sum([right, items], self.device)
+        return 100 * right / items
+
+    # -- state
+
+    def _save(self) -> None:
+        """Write the state in the place of the earlier one. Each process has random numbers of its own."""
+        generators = {"cpu": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            generators["cuda"] = torch.cuda.get_rng_state(self.device)
+        if self.ranks.count > 1:
+            gathered = [None] * self.ranks.count
+            torch.distributed.all_gather_object(gathered, generators)
+        else:
+            gathered = [generators]
+        if self.ranks.rank:
+            return
+        state = {
+            "facts": self.facts,
+            "progress": asdict(self.progress),
+            "encoder": self.encoder.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": self.schedule.state_dict(),
+            "generators": gathered,
+        }
+        partial = self.folder / f"{STATE}.partial"
+        torch.save(state, partial)
+        with open(partial, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(partial, self.folder / STATE)
+
+    def _load(self) -> None:
+        """Continue where the folder's state ends. Raises: StoreMismatch, DataError."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / STATE
+        if not path.exists():
+            return
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+            facts = state["facts"]
+        except Exception as error:
+            raise DataError(f"{path} cannot be read ({error}); delete it to begin this run anew") from error
+        if facts != self.facts:
+            names = sorted(name for name in {*facts, *self.facts} if facts.get(name) != self.facts.get(name))
+            changes = "; ".join(f"{name}: {facts.get(name)} there, {self.facts.get(name)} asked" for name in names)
+            raise StoreMismatch(f"{self.folder} holds another run ({changes}): choose another folder")
+        self.encoder.load_state_dict(state["encoder"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.schedule.load_state_dict(state["schedule"])
+        self.progress = Progress(**state["progress"])
+        generators = state["generators"]
+        if len(generators) == self.ranks.count:
+            torch.set_rng_state(generators[self.ranks.rank]["cpu"])
+            if "cuda" in generators[self.ranks.rank] and self.device.type == "cuda":
+                torch.cuda.set_rng_state(generators[self.ranks.rank]["cuda"], self.device)
+        self._cut_log()
+
+    def _cut_log(self) -> None:
+        """Drop validations of the log that the state does not know: they will be made again."""
+        path = self.folder / LOG
+        if self.ranks.rank or not path.exists():
+            return
+        lines = [line for line in path.read_text("utf-8").splitlines() if line.endswith("}")]
+        kept = [line for line in lines if json.loads(line)["update"] <= self.progress.updates]
+        path.write_text("".join(f"{line}\n" for line in kept), "utf-8")
