@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass
 
 import ray
+from ray._private import worker
 
 from cache import InfrastructureLost
 
@@ -83,6 +84,7 @@ class Cluster:
         ending = threading.Thread(target=ray.shutdown, name="shutdown", daemon=True)
         ending.start()
         ending.join(MOST_CLOSING)
+        worker.print_to_stdstream = self._print
         if self._folder and not ending.is_alive():
             shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -109,6 +111,8 @@ class Cluster:
         finally:
             if in_main:
                 signal.signal(signal.SIGTERM, on_terminate)  # Ray takes it over
+        self._print = worker.print_to_stdstream  # Ray has no setting for where it tells of processes that died
+        worker.print_to_stdstream = _to_log
         log.info("connected to the Ray cluster %s", self._address or "of this job")
 
     def _follow(self) -> None:
@@ -131,3 +135,8 @@ class Cluster:
     def _remedy(self) -> str:
         logs = f"; its logs are in {self._folder}" if self._folder else ""
         return f"{logs}. What is committed is kept; run the same line again"
+
+
+def _to_log(data: dict, **_: object) -> None:
+    for line in data.get("lines", ()):
+        log.info("Ray: %s", line)

@@ -15,7 +15,7 @@ from .blame import Patience, Retries, Unit
 from .ray_errors import raise_bug
 from .ray_workers import Decoded, decode_unit
 
-GRACE = 5.0  # seconds in which a task that is cancelled tells whether it had begun
+GRACE = 10.0  # seconds in which a task that is cancelled ends
 
 
 @dataclass(eq=False)
@@ -29,9 +29,12 @@ class DecodedUnit:
 
 @dataclass(eq=False)
 class _Call:
+    """A task that decodes: its `stream` of results, the reference to its `images`, and when it has to be done."""
+
     unit: Unit
-    images: ray.ObjectRef
-    deadline: float
+    stream: ray.ObjectRefGenerator
+    deadline: float | None = None  # once it has begun
+    images: ray.ObjectRef | None = None
     expired: bool = False
 
 
@@ -47,8 +50,8 @@ class DecodeStage:
 
     def __init__(self, policy: DecodePolicy, folder: str, retries: Retries, patience: Patience):
         self._policy, self._folder, self._retries, self._patience = policy, folder, retries, patience
-        self._decode = ray.remote(num_cpus=1, num_returns=2, max_retries=0)(decode_unit)
-        self._calls: dict[ray.ObjectRef, _Call] = {}
+        self._decode = ray.remote(num_cpus=1, num_returns="streaming", max_retries=0)(decode_unit)
+        self._calls: dict[ray.ObjectRefGenerator, _Call] = {}
         self.seconds, self.images = 0.0, 0  # spent since the caller last looked
 
     def __len__(self) -> int:
@@ -58,63 +61,79 @@ class DecodeStage:
     def waiting_images(self) -> int:
         return sum(len(call.unit) for call in self._calls.values())
 
-    def references(self) -> list[ray.ObjectRef]:
+    def streams(self) -> list[ray.ObjectRefGenerator]:
         """What to wait for."""
         return list(self._calls)
 
     def submit(self, unit: Unit) -> None:
-        outcome, images = self._decode.remote(unit.tasks, self._policy, self._folder)
-        self._calls[outcome] = _Call(unit, images, time.monotonic() + self._patience.of(unit))
+        """Have a unit decoded as soon as a CPU is free."""
+        stream = self._decode.remote(unit.tasks, self._policy, self._folder)
+        self._calls[stream] = _Call(unit, stream)
 
-    def collect(self, reference: ray.ObjectRef) -> DecodedUnit | tuple[Unit, Failure] | None:
-        """What has become of a call that ended: a unit, the failure of its only image, or nothing yet."""
-        call = self._calls.pop(reference, None)
-        if call is None:
-            return None
-        unit = call.unit
+    def collect(self, stream: ray.ObjectRefGenerator) -> DecodedUnit | tuple[Unit, Failure] | None:
+        """What the next result of a stream comes to: a unit, the failure of its only image, or nothing yet."""
+        call = self._calls[stream]
         try:
-            decoded: Decoded = ray.get(reference)
-        except TaskCancelledError as error:  # it had not begun, so it is not to blame
-            self._retries.redo(unit, error)
-        except (WorkerCrashedError, OutOfMemoryError) as error:
-            if call.expired:
-                failure = self._retries.blame(unit, "timeout", "decoding did not end")
-            else:
-                why = "ran out of memory" if isinstance(error, OutOfMemoryError) else "died"
-                failure = self._retries.blame(unit, "worker_crash", f"the process that decoded it {why}")
-            return (unit, failure) if failure else None
+            decoded = self._advance(call)
+            if decoded is None:
+                return None
+        except (WorkerCrashedError, OutOfMemoryError, TaskCancelledError) as error:
+            why = "ran out of memory" if isinstance(error, OutOfMemoryError) else "died"
+            return self._blame(call, "worker_crash", f"the process that decoded it {why}")
         except RayTaskError as error:
             if not isinstance(error.cause, RayError):
                 raise_bug(error)
-            self._retries.redo(unit, error.cause)
+            self._retries.redo(call.unit, error.cause)
         except RayError as error:
-            self._retries.redo(unit, error)
+            self._retries.redo(call.unit, error)
         else:
-            return self._cut(unit, decoded, call.images)
+            del self._calls[stream]
+            return self._cut(call, decoded)
+        del self._calls[stream]
         return None
 
     def expire(self) -> list[tuple[Unit, Failure]]:
         """Stop what takes too long; failures of images that are to blame."""
         now, failed = time.monotonic(), []
-        for reference, call in list(self._calls.items()):
-            if now < call.deadline:
+        for stream, call in list(self._calls.items()):
+            if call.deadline is None or now < call.deadline:
                 continue
             if not call.expired:
                 call.expired, call.deadline = True, now + GRACE
-                ray.cancel(reference, force=True)
+                ray.cancel(stream, force=True)
             else:  # a process that does not even die: its late result is nobody's
-                del self._calls[reference]
-                if failure := self._retries.blame(call.unit, "timeout", "decoding did not end"):
-                    failed.append((call.unit, failure))
+                failed += filter(None, [self._blame(call)])
         return failed
 
-    def _cut(self, unit: Unit, decoded: Decoded, images: ray.ObjectRef) -> DecodedUnit:
+    def _advance(self, call: _Call) -> Decoded | None:
+        """Take the next result. Raises: what ended the task."""
+        reference = next(call.stream, None)
+        if reference is None:  # it broke off, and the last reference tells why
+            ray.get(call.images)
+            raise WorkerCrashedError
+        if call.deadline is None:
+            ray.get(reference)
+            call.deadline = time.monotonic() + self._patience.of(call.unit)
+        elif call.images is None:
+            call.images = reference
+        else:
+            return ray.get(reference)
+        return None
+
+    def _blame(self, call: _Call, kind: str = "", reason: str = "") -> tuple[Unit, Failure] | None:
+        del self._calls[call.stream]
+        if call.expired:
+            kind, reason = "timeout", "decoding did not end"
+        failure = self._retries.blame(call.unit, kind, reason)
+        return (call.unit, failure) if failure else None
+
+    def _cut(self, call: _Call, decoded: Decoded) -> DecodedUnit:
         """Put off the tasks that there was no room for."""
-        count = len(decoded.outcomes)
+        unit, count = call.unit, len(decoded.outcomes)
         self._patience.learn(decoded.seconds, count)
         self.seconds += decoded.seconds
         self.images += count
         if count < len(unit):
             self._retries.waiting.appendleft(Unit(unit.tasks[count:]))
             unit = Unit(unit.tasks[:count], unit.blames, unit.requeues, unit.suspect)
-        return DecodedUnit(unit, decoded.outcomes, images)
+        return DecodedUnit(unit, decoded.outcomes, call.images)

@@ -160,21 +160,19 @@ class _Run:
 
     def _collect(self, timeout: float) -> None:
         """Take what has ended, waiting for the first of it."""
-        references = [*self._decoding.references(), *self._models.references()]
-        if not references:
+        streams, references = self._decoding.streams(), self._models.references()
+        if not (streams or references):
             return
-        ended, waiting = ray.wait(references, num_returns=1, timeout=timeout)
-        if ended and waiting:
-            ended += ray.wait(waiting, num_returns=len(waiting), timeout=0)[0]
-        for reference in ended:
-            self._watch.moved()
-            decoded = self._decoding.collect(reference)
+        ray.wait([*streams, *references], timeout=timeout, fetch_local=False)
+        # decoded images stay where they are; results come here, and are taken when they have arrived
+        for stream in _ended(streams, fetch_local=False):
+            decoded = self._decoding.collect(stream)
             if isinstance(decoded, DecodedUnit):
                 self._decoded(decoded)
             elif decoded is not None:
                 self._failed(*decoded)
-            else:
-                self._models.collect(reference)
+        for reference in _ended(references, fetch_local=True):
+            self._models.collect(reference)
         self._take_failures()
 
     def _expire(self) -> None:
@@ -184,12 +182,14 @@ class _Run:
         self._take_failures()
 
     def _decoded(self, decoded: DecodedUnit) -> None:
+        self._watch.moved()
         if True in decoded.outcomes:
             self._ready.append(decoded)
         else:  # nothing for the model to do
             self._commit(decoded, [])
 
     def _extracted(self, decoded: DecodedUnit, results: Sequence[Regions | Failure], seconds: float) -> None:
+        self._watch.moved()
         self._work.tally.spend("model", seconds / max(1, len(self._models.devices)), len(results))
         self._commit(decoded, results)
 
@@ -199,6 +199,7 @@ class _Run:
         self._committer.put(decoded.unit.tasks, merged)
 
     def _failed(self, unit: Unit, failure: Failure) -> None:
+        self._watch.moved()
         self._committer.put(unit.tasks, [failure])
 
     def _take_failures(self) -> None:
@@ -219,3 +220,10 @@ class _Run:
         end = time.monotonic() + DRAIN_SECONDS
         while self._models.busy and (left := end - time.monotonic()) > 0:
             self._collect(left)
+
+
+def _ended(references: list, fetch_local: bool) -> list:
+    """Those of which there is a result now."""
+    if not references:
+        return []
+    return ray.wait(references, num_returns=len(references), timeout=0, fetch_local=fetch_local)[0]

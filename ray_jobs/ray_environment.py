@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 from pathlib import Path
 
 LOOPBACK = "127.0.0.1"
 
 
 def prepare_environment(address: str | None) -> str | None:
-    """Set up quiet, private operation; what the user has set stays.
+    """Set up quiet, private operation; what the user has set stays, and all of it once a program has imported Ray.
 
     A cluster of the job's own listens on the loopback interface alone and asks for a token that only its processes
     know. A cluster that is there is met with the user's token if there is one.
@@ -24,8 +25,11 @@ def prepare_environment(address: str | None) -> str | None:
     address = address or os.environ.get("RAY_ADDRESS") or None
     if address == "local":
         address = None
+    if "ray" in sys.modules:
+        return address
     settings = {
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_IGNORE_UNHANDLED_ERRORS": "1",  # of results that nobody waits for any more
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # a model on the CPU need not be kept from seeing GPUs
     }
     if address is None:

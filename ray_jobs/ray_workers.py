@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from cache import Failure, Regions
@@ -41,8 +41,16 @@ class Decoded:
     seconds: float
 
 
-def decode_unit(tasks: Sequence[Task], policy: DecodePolicy, folder: str) -> tuple[Decoded, list[DecodedImage]]:
-    """Read and decode the images of tasks; relative paths start at `folder`."""
+def decode_unit(
+    tasks: Sequence[Task], policy: DecodePolicy, folder: str
+) -> Iterator[None | list[DecodedImage] | Decoded]:
+    """Read and decode the images of tasks; relative paths start at `folder`.
+
+    Yields:
+        None, at once, so that the time it takes can be told from the time it waits for a CPU; the images; and what
+        became of the tasks, which is small.
+    """
+    yield None
     _work_in(folder)
     begin = time.perf_counter()
     outcomes: list[Failure | bool] = []
@@ -56,7 +64,8 @@ def decode_unit(tasks: Sequence[Task], policy: DecodePolicy, folder: str) -> tup
         outcomes.append(result if isinstance(result, Failure) else result is not None)
         if sum(image.rgb.nbytes for image in images) > MOST_BYTES:
             break
-    return Decoded(outcomes, time.perf_counter() - begin), images
+    yield images
+    yield Decoded(outcomes, time.perf_counter() - begin)
 
 
 class ModelWorker:

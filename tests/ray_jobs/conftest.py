@@ -3,8 +3,10 @@
 import contextlib
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -15,9 +17,11 @@ from PIL import Image
 from cache import open_store
 from ray_jobs.extract import run_extract
 from ray_jobs.options import ExtractOptions
+from ray_jobs.ray_environment import prepare_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 FAKE_JOB = Path(__file__).with_name("fake_job.py")
+prepare_environment(None)  # before a test imports Ray, which reads it then
 
 
 @pytest.fixture(scope="session")
@@ -25,8 +29,36 @@ def fake_job():
     """The module of the fake model."""
     spec = importlib.util.spec_from_file_location("fake_job", FAKE_JOB)
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def ray_cluster(fake_job):
+    """Starts Ray nodes on the loopback interface: first a head, which this process connects to, then others."""
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    folder, before = tempfile.mkdtemp(prefix="rv", dir="/tmp"), dict(os.environ)  # short: the paths of sockets must be
+    os.environ["RAY_TMPDIR"] = folder
+    ray.cloudpickle.register_pickle_by_value(fake_job)
+    cluster = Cluster()
+
+    def add_node(**offers):
+        node = cluster.add_node(node_ip_address="127.0.0.1", include_dashboard=False, **offers)
+        if not ray.is_initialized():
+            ray.init(cluster.address, log_to_driver=False, logging_level="ERROR")
+        return node
+
+    add_node.cluster = cluster
+    yield add_node
+    ray.shutdown()
+    cluster.shutdown()
+    ray.cloudpickle.unregister_pickle_by_value(fake_job)
+    os.environ.clear()
+    os.environ.update(before)
+    shutil.rmtree(folder)
 
 
 def write_picture(path, index=0, size=(24, 16)):
@@ -144,7 +176,7 @@ class Command:
         self.running = []
 
     def start(self, source, output, *args, **settings):
-        env = {name: value for name, value in os.environ.items() if not name.startswith("FAKE_")}
+        env = {name: value for name, value in os.environ.items() if not name.startswith(("FAKE_", "RAY_"))}
         env |= {"PYTHONPATH": str(ROOT), "FAKE_CALLS": str(self.calls), "FAKE_GATE": str(self.gate)}
         env |= {f"FAKE_{name.upper()}": value for name, value in settings.items()}
         line = [sys.executable, FAKE_JOB, source, "-o", output, "--model", "demo", "--weights", self.weights, *args]
