@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -187,6 +188,26 @@ def test_killed_and_run_again(tmp_path, make, fmt, repo_root):
     assert digest(tmp_path / "s.roi") == before
     report = convert(tmp_path / "s.roi", tmp_path / "out", destination_format=fmt)
     assert report.records == 300 and not (tmp_path / "out.partial").exists()
+
+
+@pytest.mark.parametrize("fmt", ["store", "volta-lmdb"])
+def test_killed_at_any_step_and_run_again(tmp_path, make, fmt, killed_at):
+    source, out = tmp_path / "s.roi", tmp_path / "out"
+    with StoreWriter(source, "float32") as writer:
+        writer.write([make(f"k{i}") for i in range(70)])
+    before, step = digest(source), 1
+    while killed_at(step, lambda: convert(source, out, destination_format=fmt)):
+        assert digest(source) == before and verify(source).ok
+        if not out.exists():
+            assert convert(source, out, destination_format=fmt).records == 70
+        assert not (tmp_path / "out.partial" / "out").exists()
+        if fmt == "store":
+            assert digest(out) == before
+            shutil.rmtree(out)
+        else:
+            shutil.rmtree(out) if out.is_dir() else out.unlink()
+        shutil.rmtree(tmp_path / "out.partial", ignore_errors=True)
+        step += 3
 
 
 def test_records_without_regions_take_the_dimension_of_the_others(tmp_path):
