@@ -42,5 +42,5 @@ $(ENV)/.installed: setup.py pyproject.toml constraints.txt
 	@echo "Installing into $(ENV) (a few minutes, once) ..."
 	@$(PYTHON) -m venv "$(ENV)"
 	@pins=$$($(RUN) -c 'import sys; print("--constraint constraints.txt" * (sys.version_info >= (3, 11)))'); \
-	  $(RUN) -m pip install --quiet --disable-pip-version-check $$pins --editable '.[extract,consumers,dev]'
+	  $(RUN) -m pip install --quiet --disable-pip-version-check $$pins --editable '.[extract,ray,consumers,dev]'
 	@touch "$@"
