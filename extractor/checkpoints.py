@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import zipfile
 from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
@@ -54,7 +55,7 @@ def _is_safetensors(head: bytes) -> bool:
 
 def _reader(path: Path, head: bytes):
     if head.startswith((_ZIP, _LEGACY_TORCH)):
-        return lambda p: torch.load(p, map_location="cpu", weights_only=True)
+        return _read_torch
     if head.startswith(b"\x80") or re.match(rb"[(}c]", head):
         return _read_pickle
     if _is_safetensors(head):
@@ -66,6 +67,14 @@ def _reader(path: Path, head: bytes):
     if head.startswith(b"version https://git-lfs"):
         raise WeightsError(f"{path} is a Git LFS pointer, not a checkpoint: run `git lfs pull` where it came from")
     raise WeightsError(f"{path} is neither a safetensors, nor a torch, nor a detectron2 pickle checkpoint")
+
+
+def _read_torch(path: Path) -> Any:
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            if sum(member.file_size for member in archive.infolist()) > path.stat().st_size:
+                raise WeightsError(f"{path} unpacks to more than it is, which no checkpoint does: it was not unpacked")
+    return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
@@ -96,15 +105,25 @@ def _tensors(path: Path, content: Any) -> dict[str, Tensor]:
         raise WeightsError(f"{path} holds a {type(content).__name__}, not named tensors")
     tensors: dict[str, Tensor] = {}
     for name, value in content.items():
-        if isinstance(value, np.ndarray):
-            value = torch.from_numpy(np.array(value, value.dtype.newbyteorder("="), order="C"))
+        if isinstance(value, _Array) and value.array is not None:
+            array = value.array
+            value = torch.from_numpy(np.array(array, array.dtype.newbyteorder("="), order="C"))
         if isinstance(value, Tensor):
-            if value.layout is not torch.strided or value.is_complex():
+            if value.layout is not torch.strided or value.is_complex() or _claimed(value) > _held(value):
                 raise WeightsError(f"{path}: {name} is not a plain tensor of numbers")
             tensors[str(name)] = value.float()
     if not tensors:
         raise WeightsError(f"{path} holds no tensors")
     return tensors
+
+
+def _claimed(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _held(tensor: Tensor) -> int:
+    """Bytes that there are; fewer than claimed where one number stands for many, in a file made to fill the memory."""
+    return tensor.untyped_storage().nbytes()
 
 
 # ---------------------------------------------------------------- pickles of numpy arrays
@@ -172,7 +191,7 @@ _GLOBALS = {
 }
 
 
-class _ArrayUnpickler(pickle.Unpickler):
+class _ArrayUnpickler(pickle._Unpickler):  # in Python: that in C reserves what memory a few bytes ask for
     def __init__(self, file, path: Path):
         super().__init__(file, encoding="latin1")  # Python 2 wrote the published files
         self._path = path
@@ -187,13 +206,4 @@ class _ArrayUnpickler(pickle.Unpickler):
 
 def _read_pickle(path: Path) -> Any:
     with path.open("rb") as file:
-        return _arrays(_ArrayUnpickler(file, path).load(), depth=3)
-
-
-def _arrays(value: Any, depth: int) -> Any:
-    """`value` with arrays in place of their stand-ins, as deep as checkpoints nest."""
-    if isinstance(value, _Array):
-        return value.array
-    if isinstance(value, dict) and depth:
-        return {name: _arrays(item, depth - 1) for name, item in value.items()}
-    return value
+        return _ArrayUnpickler(file, path).load()

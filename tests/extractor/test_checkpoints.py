@@ -137,6 +137,9 @@ def test_allowed_names_cannot_be_turned_against_the_reader(tmp_path):
         "objects": pickle.dumps({"a": np.array([object, 1], dtype=object)}, 2),
         "huge": b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I1000000000000\ntS'd'\ntR.",
         "codec": b"c_codecs\nencode\n(S'x'\nS'zip'\ntR.",
+        "memo": b"\x80\x02Nr\xff\xff\xff\x7f.",  # an index that a table of all lower ones would fill the memory for
+        "length": b"\x80\x04\x8e" + struct.pack("<Q", 1 << 50) + b"x",
+        "nested": b"\x80\x02" + b"(" * 100_000 + b"t" * 100_000 + b".",
         "shape": pickle.dumps({"a": np.zeros(4, np.float32)}, 2).replace(b"K\x04", b"K\x09"),
         "nothing": pickle.dumps({"model": {}}),
         "list": pickle.dumps([1, 2]),
@@ -177,6 +180,28 @@ def test_a_zip_that_is_no_checkpoint_is_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "x", "w") as archive:
         archive.writestr("data.txt", codecs.encode("hello", "rot13"))
     with pytest.raises(WeightsError, match="cannot be read"):
+        read_checkpoint(tmp_path / "x")
+
+
+def test_files_that_claim_more_than_they_hold_are_not_unpacked(tmp_path):
+    write_torch(tmp_path / "plain")
+    with zipfile.ZipFile(tmp_path / "plain") as plain, zipfile.ZipFile(tmp_path / "bomb", "w") as bomb:
+        for member in plain.infolist():
+            data = plain.read(member) + (b"\0" * (1 << 24) if "/data/" in member.filename else b"")
+            bomb.writestr(member.filename, data, zipfile.ZIP_DEFLATED)
+    with pytest.raises(WeightsError, match="bomb unpacks to more"):
+        read_checkpoint(tmp_path / "bomb")
+    torch.save({"a": torch.zeros(1, dtype=torch.float16).expand(1 << 50)}, tmp_path / "expanded")
+    with pytest.raises(WeightsError, match="expanded: a is not a plain tensor"):
+        read_checkpoint(tmp_path / "expanded")
+
+
+def test_parts_that_hold_one_another_take_no_time(tmp_path):
+    content = {"x": 1}
+    for _ in range(4):
+        content = {str(i): content for i in range(1000)}
+    (tmp_path / "x").write_bytes(pickle.dumps(content))
+    with pytest.raises(WeightsError, match="no tensors"):
         read_checkpoint(tmp_path / "x")
 
 
