@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from .convert_command import convert
-from .errors import CorruptRecord, InputNotFound, UsageError
+from .errors import CorruptRecord, UsageError
+from .keys import read_keys
 from .output import say, size, table, visible
+from .progress import ByteProgress
 from .publish_command import publish
 
 if TYPE_CHECKING:
@@ -248,7 +250,8 @@ def verify(
     from .verify import digest as digest_of
     from .verify import verify as check
 
-    report = check(stores, ids and _read_ids(ids), None if as_json or quiet else _Progress())
+    with ByteProgress("checked", as_json or quiet) as progress:
+        report = check(stores, ids and read_keys(ids), progress)
     total = digest_of(stores) if digest and not report.problems else None
     if as_json:
         result = {**asdict(report), "ok": report.ok, "digest": total}
@@ -267,32 +270,6 @@ def verify(
         if total:
             say("digest", total)
     raise typer.Exit(0 if report.ok else 65)
-
-
-def _read_ids(path: Path) -> list[str]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            return [line for line in file.read().split("\n") if line]
-    except FileNotFoundError:
-        raise InputNotFound(f"--ids {path} does not exist") from None
-    except (UnicodeDecodeError, OSError) as error:
-        raise UsageError(f"--ids {path} cannot be read as a list of keys: {error}") from None
-
-
-class _Progress:
-    """Bytes checked so far, on one line of standard error: redrawn on a terminal, else every 10 seconds as JSON."""
-
-    def __init__(self) -> None:
-        import time
-
-        self._clock, self._last = time.monotonic, time.monotonic()
-
-    def __call__(self, done: int, total: int) -> None:
-        if sys.stderr.isatty():
-            print(f"\rchecked {size(done)} of {size(total)}", end="\n" if done == total else "", file=sys.stderr)
-        elif self._clock() - self._last >= 10:
-            self._last = self._clock()
-            print(json.dumps({"checked_bytes": done, "total_bytes": total}), file=sys.stderr)
 
 
 def _count(number: int | None) -> str:
