@@ -1,5 +1,9 @@
+import contextlib
 import os
 import shutil
+import subprocess
+import sys
+from random import Random
 
 import pytest
 
@@ -205,3 +209,56 @@ def test_a_job_with_nothing_to_do_leaves_nothing(extract, url, tmp_path):
     extract(url, tmp_path / "a", [])
     with pytest.raises(StoreNotFound):
         open_store(url)
+
+
+JOB = """
+import sys, time
+from cache import Failure, StoreWriter
+from cache.destination import Destination
+from tests.cache.conftest import make_regions
+
+url, work, pause = sys.argv[1:]
+with Destination(url, work) as destination:
+    with StoreWriter(destination.path, "float32", destination=destination, shard_size=40_000) as writer:
+        for start in range(0, 120, 4):
+            keys = [f"k/{i}" for i in range(start, start + 4)]
+            new = [key for key, state in zip(keys, writer.states(keys)) if state is None]
+            if new:
+                print("made", *new, flush=True)
+                writer.write([make_regions(key, 4, 64) for key in new[1:]], [Failure(new[0], "empty", new[0])])
+                time.sleep(float(pause))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+def test_killed_at_random_moments(tmp_path, repo_root, make, same, seed):
+    """Up to 20 kills, the disk lost with some of them: nothing is lost, nothing twice, nothing half registered."""
+    url, random = f"file://{tmp_path}/shared/s.roi", Random(seed)
+    work, kills, kept = tmp_path / "work", 0, set()
+    while True:
+        line = [sys.executable, "-c", JOB, url, str(work), "0.03"]
+        process = subprocess.Popen(line, cwd=repo_root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        first = process.stdout.readline()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(random.uniform(0, 0.4) if kills < 20 else None)
+        killed = process.poll() is None
+        process.kill()
+        out, err = process.communicate()
+        out = first + out
+        made = {key for line in out.splitlines() for key in line.split()[1:]}
+        assert killed or process.returncode == 0, err
+        assert not kept & made, "what was registered is not made again"
+        kills += killed
+        if manifest_at(RemoteFolder(url)) is not None:
+            assert verify(url).ok
+            kept = set(open_store(url).keys()) | {failure.key for failure in open_store(url).failures()}
+        if not killed:
+            break
+        if random.random() < 0.3:
+            shutil.rmtree(work, ignore_errors=True)
+    store = open_store(url)
+    failed = [f"k/{i}" for i in range(0, 120, 4)]
+    states = sum(shard.records + shard.failures for shard in store.manifest.shards)
+    assert states == 120 and sorted(failure.key for failure in store.failures()) == sorted(failed)
+    assert all(same(store[key], make(key, 4, 64)) for key in store.keys()) and len(store) == 90
