@@ -35,7 +35,10 @@ def building(destination: Path) -> Iterator[Path]:
     with disk_errors(folder):
         if os.path.lexists(folder) and not folder.is_dir():
             raise UsageError(f"{folder}, where {destination.name} would be built, is a file: remove it")
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except (NotADirectoryError, FileExistsError):
+            raise UsageError(f"{destination} cannot be made: a folder above it is a file; give another place") from None
         strangers = {entry.name for entry in os.scandir(folder)} - {LOCK, target.name}
         if strangers:
             raise UsageError(f"{folder}, where {destination.name} would be built, holds {min(strangers)!r}: move it")

@@ -48,6 +48,9 @@ def test_what_is_there_is_never_touched(tmp_path):
     (tmp_path / "z.partial").write_text("mine")
     with pytest.raises(UsageError, match="z.partial"), building(tmp_path / "z"):
         pass
+    for place in ("x/deep", "x/deep/er"):
+        with pytest.raises(UsageError, match="a folder above it is a file"), building(tmp_path / place):
+            pass
     assert (tmp_path / "x").read_text() == (tmp_path / "y.partial/letter").read_text() == "mine"
     assert (tmp_path / "z.partial").read_text() == "mine"
 
