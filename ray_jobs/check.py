@@ -143,6 +143,7 @@ def _look(source: Source, report: Report, tally: Tally, pool: ThreadPoolExecutor
         parts = {id(item): part for part, item in batch}
         chunk = seen.split([item for _, item in batch])
         tally.listed += len(chunk)
+        tally.pace.add(len(chunk))
         for item in chunk.duplicates:
             message = f"another picture has the key {item.key!r} already"
             report.duplicates.append(Failure(item.key, "duplicate_key", message, item.source))

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import NamedTuple, Protocol
-from urllib.parse import parse_qsl
+from urllib.parse import unquote
 
 from cache import InputNotFound, UsageError
 from cache.keys import FILE_KEY_RULES, fits, printable, shorten
@@ -133,10 +133,10 @@ def parse_spec(spec: str) -> Spec:
     match = re.fullmatch(r"(.*?)\?(\w+=.*)", path, re.DOTALL)
     if not match or os.path.lexists(path):
         return Spec(name, path, {})
-    try:
-        return Spec(name, match[1], dict(parse_qsl(match[2], keep_blank_values=True, strict_parsing=True)))
-    except ValueError as error:
-        raise UsageError(f"SOURCE ends in {match[2]!r}; options are written ?option=value&option=value") from error
+    pairs = [pair.partition("=") for pair in match[2].split("&")]
+    if not all(equals for _, equals, _ in pairs):
+        raise UsageError(f"SOURCE ends in {match[2]!r}; options are written ?option=value&option=value, and & is %26")
+    return Spec(name, match[1], {option: unquote(value) for option, _, value in pairs})
 
 
 def _kind(path: str) -> str:

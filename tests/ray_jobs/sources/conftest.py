@@ -60,18 +60,24 @@ def write_container(path, members):
     return path
 
 
-def build(examples, folder):
-    """Lay out the examples of a source below a folder; returns the bytes of the picture of each key."""
-    containers, expected = {}, {}
+def build(examples, folder, backwards=False):
+    """Lay out the examples of a source below a folder; returns the bytes of the picture of each key.
+
+    `backwards` makes the last file first; the order within archives and tables stays.
+    """
+    files, containers, expected = {}, {}, {}
     for index, (path, key) in enumerate(examples.items()):
         data = expected[key] = picture_bytes(index)
         if match := CONTAINER.fullmatch(path):
             containers.setdefault(match[1], []).append((match[2], data))
         else:
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_bytes(data)
-    for path, members in containers.items():
-        write_container(folder / path, members)
+            files[path] = data
+    for path, content in sorted({**files, **containers}.items(), reverse=backwards):
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        if path in containers:
+            write_container(folder / path, content)
+        else:
+            (folder / path).write_bytes(content)
     return expected
 
 
