@@ -2,8 +2,9 @@
 
 LMDB forbids opening a file twice in one process, and using an environment behind a fork that it was opened before. So
 all users of a file share one `Environment`, all transactions run under one lock of the process, and no transaction (nor
-its reader slot) outlives that lock. A fork waits for the lock; the child then closes what it inherited, which touches
-nothing of the parent since no transaction is alive, and opens the file anew when it needs it.
+its reader slot) outlives that lock. A fork waits for the lock and closes every environment first; parent and child open
+the file anew when they need it. (A child that closes what it inherited would give up reader slots that the parent has
+taken meanwhile: a writer would then overwrite what is being read.)
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class Environment:
         lockless: no lock file could be had, so that a writer elsewhere may alter pages while they are read here.
     """
 
-    def __init__(self, path: Path, real_path: str, inode: int):
+    def __init__(self, path: Path, real_path: str, inode: tuple[int, int]):
         self.path = path
         self.lockless = False
         self._real_path, self._inode = real_path, inode
@@ -100,11 +101,15 @@ class Environment:
     def acquire(cls, path: Path, writable: bool = False, map_size: int = 0) -> Environment:
         """The environment of this process for a file. Raises: FileNotFoundError."""
         with _LOCK:
-            real_path, inode = os.path.realpath(path), os.stat(path).st_ino
+            real_path, stat = os.path.realpath(path), os.stat(path)
+            inode = stat.st_dev, stat.st_ino
             environment = _SHARED.get(real_path)
             if environment is not None and environment._inode != inode:
                 environment.retire()  # its file was removed and another one made in its place
                 environment = None
+            for other in [other for other in _SHARED.values() if other._inode == inode and other is not environment]:
+                if not os.path.exists(other._real_path):
+                    other.retire()  # its file was moved here
             if environment is None:
                 environment = _SHARED[real_path] = cls(path, real_path, inode)
             environment._users += 1
@@ -304,11 +309,16 @@ def _refuse_cut(path: Path, env: lmdb.Environment) -> None:
         raise StoreDamaged(path, f"it was cut to {size} bytes, its pages end at {expected}")
 
 
-def _after_fork_in_child() -> None:
-    for environment in list(_SHARED.values()):
-        environment._writable = False
+def _before_fork() -> None:
+    _LOCK.acquire()
+    for environment in _SHARED.values():
         environment.reset()
+
+
+def _after_fork_in_child() -> None:
+    for environment in _SHARED.values():
+        environment._writable = False
     _LOCK.release()
 
 
-os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_after_fork_in_child)
+os.register_at_fork(before=_before_fork, after_in_parent=_LOCK.release, after_in_child=_after_fork_in_child)

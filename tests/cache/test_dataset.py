@@ -1,12 +1,16 @@
 """The dataset and the loader: batches do not depend on workers, ranks share, errors stay what they are."""
 
+import multiprocessing
 import pickle
 import random
+import socket
 import time
+from functools import partial
 
 import pytest
 import torch
 from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
 
 from cache import CorruptRecord, DataError, MissingKeys, StoreWriter, UsageError, open_store
 from cache.batch import RegionBatch
@@ -118,6 +122,51 @@ def test_ranks_of_torch_distributed(path, tmp_path):
         torch.distributed.destroy_process_group()
 
 
+def read_as_rank(rank: int, address: str, path, read: str, said) -> None:
+    """What one of two ranks, each with two workers, reads in two epochs: through torch's own loader, and ours."""
+    torch.distributed.init_process_group("gloo", init_method=address, rank=rank, world_size=2)
+    workers = dict(num_workers=2, multiprocessing_context="fork", persistent_workers=True)
+    dataset = RegionDataset(path, KEYS, read=read)
+    sampler = DistributedSampler(dataset, seed=3)
+    torchs = DataLoader(dataset, 5, sampler=sampler, collate_fn=partial(collate_regions, **OPTIONS), **workers)
+    ours = RegionLoader(dataset, batch_size=5, shuffle=True, seed=3, **OPTIONS, **workers)
+    epochs = []
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        rows = {}
+        for batch in torchs:
+            rows |= {key: copied(batch)["num_regions"][i].item() for i, key in enumerate(batch.keys)}
+        epochs.append((rows, [key for batch in ours for key in batch.keys]))
+        torch.distributed.barrier()
+    said.put((rank, epochs))
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("read", ["mmap", "pread"])
+def test_two_ranks_with_two_workers_each(path, monkeypatch, read):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    context = multiprocessing.get_context("fork")
+    said = context.Queue()
+    ranks = [context.Process(target=read_as_rank, args=(rank, address, path, read, said)) for rank in range(2)]
+    try:
+        [rank.start() for rank in ranks]
+        found = dict(said.get(timeout=60) for _ in ranks)
+        [rank.join(60) for rank in ranks]
+        assert [rank.exitcode for rank in ranks] == [0, 0]
+    finally:
+        [rank.kill() for rank in ranks]
+    wanted = {key: min(i % 9 + 1, 6) for i, key in enumerate(KEYS)}
+    orders = []
+    for (torchs, ours), (torchs_other, ours_other) in zip(found[0], found[1], strict=True):
+        assert torchs | torchs_other == wanted  # 57 images for two ranks: one is read twice
+        assert len(ours) == len(ours_other) == 29 and {*ours, *ours_other} == set(KEYS)
+        orders.append(tuple(ours))
+    assert len(set(orders)) == 2
+
+
 @pytest.mark.parametrize(
     "method, options",
     [
@@ -216,15 +265,18 @@ def test_wrong_options(path):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 @pytest.mark.parametrize("reuse_buffers", [False, True])
-def test_workers_under_stress(path, method, reuse_buffers):
-    """Many small batches, several loaders at once, consumers that dawdle or leave early."""
+def test_workers_under_stress(path, tmp_path, make, method, reuse_buffers):
+    """Many small batches, several loaders and stores at once, consumers that dawdle or leave early."""
+    with StoreWriter(tmp_path / "b.roi", "float32") as writer:
+        writer.write([make(f"other {i}", n=i % 4) for i in range(len(KEYS))])
     common = dict(shuffle=True, **OPTIONS)
+    sets = [(path, KEYS), ([path, tmp_path / "b.roi"], [*KEYS[::2], *(f"other {i}" for i in range(28))])]
     loaders = [
-        RegionLoader(path, KEYS, 3, seed=seed, num_workers=3, multiprocessing_context=method, persistent_workers=True,
+        RegionLoader(*sets[seed], 3, seed=seed, num_workers=3, multiprocessing_context=method, persistent_workers=True,
                      reuse_buffers=reuse_buffers, prefetch_factor=1 + seed, read=read, **common)
         for seed, read in enumerate(["mmap", "pread"])
     ]  # fmt: skip
-    alone = [RegionLoader(path, KEYS, 3, seed=seed, **common) for seed in range(2)]
+    alone = [RegionLoader(*sets[seed], 3, seed=seed, **common) for seed in range(2)]
     rng = random.Random(0)
     for epoch in range(12):
         for loader in (*loaders, *alone):

@@ -235,6 +235,23 @@ def test_a_read_only_directory(build, tmp_path):
         subprocess.run(["umount", "-l", str(target)], check=True)
 
 
+@pytest.mark.parametrize("open_last", [False, True])
+def test_a_store_that_is_moved_under_a_reader(build, tmp_path, make, same, open_last):
+    path, moved = build("s.roi", ["a"], ["b"], open_last=open_last), tmp_path / "a new name.roi"
+    old = open_store(path)
+    assert old["a"].key == "a" and old["b"].key == "b"
+    path.rename(moved)
+    if not open_last:
+        assert old["a"].key == "a"  # what is mapped stays
+    with pytest.raises(StoreNotFound, match=str(path)):
+        old.get("c")
+    store = open_store(moved)
+    assert all(same(store[key], make(key)) for key in "ab")
+    with StoreWriter(moved, "float32") as writer:
+        writer.write([make("c")])
+    assert sorted(open_store(str(tmp_path / "a new*")).keys()) == ["a", "b", "c"]
+
+
 # -- readers beside a writer of the same process, which seals what they read
 
 
