@@ -39,8 +39,10 @@ def test_a_reader_of_stderr_that_is_gone_disturbs_nothing(signals):
 def test_a_terminal_that_closes_drains(tmp_path):
     """Nothing that is printed afterwards fails, and a second hang-up, as shells send it, stops nothing at once."""
     code = (
-        "import os, signal, sys\nfrom ray_jobs.signals import Drain\nwith Drain() as drain:\n"
-        "    print('ready', flush=True)\n    sys.stdin.read()\n    os.kill(os.getpid(), signal.SIGHUP)\n"
+        "import os, signal, sys, time\nfrom ray_jobs.signals import Drain\nwith Drain() as drain:\n"
+        "    print('ready', flush=True)\n    end = time.monotonic() + 30\n"
+        "    while not drain.requested and time.monotonic() < end:\n        time.sleep(0.01)\n"
+        "    os.kill(os.getpid(), signal.SIGHUP)\n"
         f"    open({str(tmp_path / 'told')!r}, 'w').write(str(drain.requested))\n"
         "print('the end', flush=True)\nprint('the end', file=sys.stderr, flush=True)\n"
     )
