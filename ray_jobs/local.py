@@ -92,6 +92,8 @@ class LocalEngine:
             if len(unit) < UNIT and ahead and ahead[0].done():
                 unit.append(ahead.popleft().result())
             elif unit and (len(unit) == UNIT or not ahead or self._budget.exhausted):
+                decoded = sum(future.done() for future in ahead)
+                work.tally.queues = {"decode": len(ahead) - decoded, "model": decoded}
                 yield unit
                 unit = []
             elif ahead:

@@ -128,4 +128,5 @@ def test_a_running_job_is_watched(job, photos, tmp_path, monkeypatch, capsys):
     assert summary.exit_code == 0
     assert seen[1]["roivault_images_listed"] == 40 and seen[1]["roivault_images_done"] <= 32
     assert seen[1]['roivault_devices{device="fake"}'] == 1
+    assert 0 <= seen[1]['roivault_queue_images{stage="decode"}'] + seen[1]['roivault_queue_images{stage="model"}'] <= 48
     assert any(name.startswith("roivault_job_info") and 'model="demo"' in name for name in seen[1])
