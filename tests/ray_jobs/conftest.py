@@ -1,6 +1,7 @@
 """A job that runs in milliseconds: small pictures and the model of fake_job.py."""
 
 import contextlib
+import functools
 import importlib.util
 import os
 import shutil
@@ -210,3 +211,30 @@ def command(tmp_path, weights):
         if process.poll() is None:
             process.kill()
             process.communicate()
+
+
+class RayJob:
+    """Runs the fake extraction on the cluster that this process is connected to; FAKE_... settings in lower case."""
+
+    def __init__(self, fake_job, weights, tmp_path):
+        self._load, self._weights = fake_job.FakeModel, weights
+        self.calls, self.pids, self.gate = tmp_path / "calls", tmp_path / "pids", tmp_path / "gate"
+
+    def __call__(self, source, output, settings=None, **options):
+        given = {f"FAKE_{name.upper()}": str(value) for name, value in (settings or {}).items()}
+        given |= {"FAKE_CALLS": str(self.calls), "FAKE_PIDS": str(self.pids), "FAKE_GATE": str(self.gate)}
+        options = {"model": "demo", "weights": str(self._weights), "quiet": True, "engine": "ray", **options}
+        options = {"device": "cpu", "threads": 1, "max_failures": "2", **options}
+        load = functools.partial(self._load, settings=given)
+        return run_extract(ExtractOptions(source=str(source), output=str(output), **options), load=load)
+
+    def seen(self):
+        return self.calls.read_text().split() if self.calls.exists() else []
+
+    def processes(self):
+        return [int(pid) for pid in self.pids.read_text().split()] if self.pids.exists() else []
+
+
+@pytest.fixture
+def ray_job(cluster, fake_job, weights, tmp_path):
+    return RayJob(fake_job, weights, tmp_path)

@@ -1,6 +1,5 @@
 """The Ray engine on one cluster of this machine: as many come out as went in, the same as without Ray."""
 
-import functools
 import os
 import signal
 import sys
@@ -13,8 +12,6 @@ from PIL import Image
 
 from cache import InfrastructureLost, StoreLocked, StoreWriter, WeightsError, open_store
 from ray_jobs import extract
-from ray_jobs.extract import run_extract
-from ray_jobs.options import ExtractOptions
 from ray_jobs.work import UNIT
 
 ray = pytest.importorskip("ray")
@@ -28,33 +25,6 @@ def cluster(ray_cluster):
     ray_cluster(num_cpus=3, num_gpus=2)
     yield
     ray.shutdown()
-
-
-class RayJob:
-    """Runs the fake extraction on the cluster that this process is connected to; FAKE_... settings in lower case."""
-
-    def __init__(self, fake_job, weights, tmp_path):
-        self._load, self._weights = fake_job.FakeModel, weights
-        self.calls, self.pids, self.gate = tmp_path / "calls", tmp_path / "pids", tmp_path / "gate"
-
-    def __call__(self, source, output, settings=None, **options):
-        given = {f"FAKE_{name.upper()}": str(value) for name, value in (settings or {}).items()}
-        given |= {"FAKE_CALLS": str(self.calls), "FAKE_PIDS": str(self.pids), "FAKE_GATE": str(self.gate)}
-        options = {"model": "demo", "weights": str(self._weights), "quiet": True, "engine": "ray", **options}
-        options = {"device": "cpu", "threads": 1, "max_failures": "2", **options}
-        load = functools.partial(self._load, settings=given)
-        return run_extract(ExtractOptions(source=str(source), output=str(output), **options), load=load)
-
-    def seen(self):
-        return self.calls.read_text().split() if self.calls.exists() else []
-
-    def processes(self):
-        return [int(pid) for pid in self.pids.read_text().split()] if self.pids.exists() else []
-
-
-@pytest.fixture
-def ray_job(cluster, fake_job, weights, tmp_path):
-    return RayJob(fake_job, weights, tmp_path)
 
 
 @pytest.fixture
