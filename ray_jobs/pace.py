@@ -12,6 +12,11 @@ FEWEST_COMMITS = 5  # that the recent pace is taken from, however long ago they 
 MOST_SPANS = 120
 
 
+def merge_pairs(spans: list[int]) -> list[int]:
+    """The same counts in spans of double the length."""
+    return [sum(spans[i : i + 2]) for i in range(0, len(spans), 2)]
+
+
 class Pace:
     """Counts images as they are committed, in memory that does not depend on how many there are or how long it takes.
 
@@ -39,7 +44,7 @@ class Pace:
             while len(self._commits) > FEWEST_COMMITS and self._commits[0][0] < now - RECENT_SECONDS:
                 self._commits.popleft()
             while now >= self._width * MOST_SPANS:
-                self._spans = [sum(self._spans[i : i + 2]) for i in range(0, len(self._spans), 2)]
+                self._spans = merge_pairs(self._spans)
                 self._width *= 2
             span = int(now / self._width)
             self._spans += [0] * (span + 1 - len(self._spans))

@@ -8,6 +8,7 @@ from cache import Failure
 from cache.output import size
 from extractor.gallery import STYLE, html_terms, html_text
 
+from .pace import merge_pairs
 from .report_pictures import Picture
 from .report_runs import Run
 from .tally import STAGES
@@ -38,6 +39,7 @@ code { font: .86rem/1.5 ui-monospace, Menlo, Consolas, monospace; overflow-wrap:
 """
 
 WAITING = (75, 130)  # exit codes after which the same line goes on
+FEWEST_BARS = 8
 
 
 def report_page(
@@ -109,21 +111,23 @@ def _totals(run: Run) -> str:
 
 
 def _chart(run: Run) -> str:
-    """Bars of images per second over the time of a run."""
-    highest = max(run.span_images, default=0)
+    """Bars of images per second over the time of a run, wide enough for most of them to have a commit."""
+    spans, width = run.span_images, run.span_seconds
+    while len(spans) > FEWEST_BARS and 2 * spans.count(0) >= len(spans):
+        spans, width = merge_pairs(spans), 2 * width
+    highest = max(spans, default=0)
     if not highest:
         return ""
     bars = "".join(
         f'<rect x="{place + 0.05:g}" y="{100 - 100 * images / highest:.2f}" width="0.9" '
-        f'height="{100 * images / highest:.2f}"><title>{_number(images / run.span_seconds)} images/s</title></rect>\n'
-        for place, images in enumerate(run.span_images)
+        f'height="{100 * images / highest:.2f}"><title>{_number(images / width)} images/s</title></rect>\n'
+        for place, images in enumerate(spans)
         if images
     )
-    end = len(run.span_images) * run.span_seconds
+    end = len(spans) * width
     return (
-        '<h2>Images per second</h2>\n<div class="chart">'
-        f'<div class="soft">{_number(highest / run.span_seconds)}</div>\n'
-        f'<svg viewBox="0 0 {len(run.span_images)} 100" preserveAspectRatio="none" role="img" '
+        f'<h2>Images per second</h2>\n<div class="chart"><div class="soft">{_number(highest / width)}</div>\n'
+        f'<svg viewBox="0 0 {len(spans)} 100" preserveAspectRatio="none" role="img" '
         f'aria-label="images per second over time">\n{bars}</svg>\n'
         f'<div class="axis soft"><span>0</span><span>{duration(end / 2)}</span><span>{duration(end)}</span></div>\n'
         "</div>\n"

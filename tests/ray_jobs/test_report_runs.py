@@ -71,3 +71,12 @@ def test_a_page_of_a_job_of_a_month_and_many_runs_is_small(tmp_path):
     month = replace(month, failures={f"kind{n}": 10**5 for n in range(10)})
     page = report_page("s.roi", [month] * MOST_RUNS, {}, [], {})
     assert len(page) < 60_000 and page.count("<rect") == 80
+
+
+@pytest.mark.parametrize(
+    ("images", "bars", "highest"),
+    [([16] * 100, 100, "16"), ([0, 16] * 50, 50, "8"), ([*[0] * 15, 64] * 6, 6, "4"), ([0] * 31 + [8], 1, "2")],
+)
+def test_bars_are_wide_enough_for_commits_that_are_far_apart(images, bars, highest):
+    page = report_page("s.roi", [replace(run(), span_seconds=1.0, span_images=images)], {}, [], {})
+    assert page.count("<rect") == bars and f'<div class="soft">{highest}</div>' in page
