@@ -44,6 +44,9 @@ VERBS = {
     "models": ("extractor.commands", "The detectors there are."),
     "weights": ("extractor.commands", "Fetch, import and list their checkpoints."),
     "sources": ("ray_jobs.sources_command", "Where images can come from, and what of a dataset is on disk."),
+    "tasks": ("consumers.task_commands", "What tasks there are, and what their annotations are like."),
+    "finetune": ("ray_jobs.finetune", "An encoder on a task, from a store; the same line again continues."),
+    "evaluate": ("ray_jobs.evaluate", "An encoder on a task's test sets, or a predictions file."),
     "doctor": ("ray_jobs.doctor", "What this machine has and lacks."),
 }
 
@@ -57,7 +60,10 @@ _NAMES = {
     ),
     "cache.dataset": "RegionBatch RegionDataset RegionLoader collate_regions",
     "extractor": "DecodePolicy ImageError list_extractors load_extractor",
-    "consumers": "InputError from_volta list_encoders load_encoder load_tokenizer save_encoder score_pairs",
+    "consumers": (
+        "InputError Selection from_volta list_encoders list_tasks load_encoder load_task load_tokenizer save_encoder "
+        "score_pairs"
+    ),
 }
 _HOME = {name: package for package, names in _NAMES.items() for name in names.split()}
 

@@ -1,0 +1,270 @@
+"""One run: an encoder, a task, a language and a set-up, joined with stores and annotations; what a cluster fans out.
+
+Runs are plain data, so that they travel and serve as the key of their row in a results table.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from cache import UsageError, open_store
+
+from .data import TaskData
+from .encoders import Encoder, load_encoder, load_tokenizer
+from .evaluation import predict_answers, score_captions
+from .negatives import HardNegatives
+from .objectives import objective_of
+from .predictions import score_predictions
+from .recipes import Recipe, published_recipe
+from .tasks import Selection, Task, load_task
+from .training import BEST, Progress, Trainer
+
+SETUPS = ("zero-shot", "translate-test", "few-shot", "max-shot", "translate-train")
+DEV_SETS = ("english", "target", "translated")
+PRECISIONS = ("auto", "float32", "bfloat16")
+OTHER_PICTURES = 1000  # wrong options of a training set with one picture
+TARGET_DEV = ("xgqa",)  # tasks whose few-shot runs were validated in the language itself
+
+Report = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all runs have.
+
+    Attributes:
+        encoder: a name of `list_encoders()`.
+        checkpoint: weights to start from or to evaluate; None draws them anew.
+        task: a name of `list_tasks()`.
+        stores: what `open_store` takes.
+        annotations: folder of the task's annotations.
+        language: of the texts.
+        tokenizer: hub id or folder; None for the encoder's own.
+        legacy: reproduce the published quirks of the encoder.
+        device: auto, cpu, cuda or cuda:N.
+        precision: auto, float32 or bfloat16 (autocast); auto is bfloat16 on a GPU.
+    """
+
+    encoder: str
+    checkpoint: str | None
+    task: str
+    stores: tuple[str, ...]
+    annotations: str
+    language: str = "en"
+    tokenizer: str | None = None
+    legacy: bool = False
+    device: str = "auto"
+    precision: str = "auto"
+
+    @property
+    def on(self) -> torch.device:
+        """Raises: UsageError: there is no such device."""
+        if self.device == "auto":
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        try:
+            device = torch.device(self.device)
+        except RuntimeError as error:
+            raise UsageError(f"device {self.device!r} is not one of auto, cpu, cuda or cuda:N") from error
+        if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+            raise UsageError(f"device {self.device!r} was asked for, but torch sees {torch.cuda.device_count()} GPUs")
+        return device
+
+    @property
+    def bfloat16(self) -> bool:
+        """Raises: UsageError."""
+        if self.precision not in PRECISIONS:
+            raise UsageError(f"precision {self.precision!r} is not one of {', '.join(PRECISIONS)}")
+        return self.precision == "bfloat16" or self.precision == "auto" and self.on.type == "cuda"
+
+    def load_task(self) -> Task:
+        """Raises: UsageError."""
+        return load_task(self.task, self.annotations)
+
+    def build(self, task: Task) -> Encoder:
+        """Raises: UsageError, InputNotFound, WeightsError."""
+        labels = len(task.labels) if task.metric == "accuracy" else 1
+        return load_encoder(self.encoder, self.checkpoint, heads={task.head: labels}, legacy=self.legacy)
+
+    def data(self, encoder: Encoder, task: Task, selection: Selection, max_tokens: int) -> TaskData:
+        """The examples of a selection with what the stores have of them.
+
+        Raises: InputNotFound, DataError, MissingKeys, StoreMismatch, StoreNotFound, StoreDamaged.
+        """
+        examples = task.load(selection)
+        tokenizer = load_tokenizer(encoder.config, self.tokenizer)
+        one_picture = selection.split == "train" and len({keys for e in examples for keys in e.images}) == 1
+        others = OTHER_PICTURES if one_picture and task.metric == "recall" else 0
+        return TaskData(examples, open_store(self.stores), encoder.config, tokenizer, max_tokens, others)
+
+
+@dataclass(frozen=True)
+class EvaluationRun(Setting):
+    """A checkpoint on the test set of one language.
+
+    Attributes:
+        setup: one of SETUPS; "translate-test" reads texts that were translated into English.
+        eval_set: of xGQA, see `Xgqa`.
+        batch_size: examples at a time; matters to the results of VL-BERT under `legacy` only.
+    """
+
+    setup: str = "zero-shot"
+    eval_set: str | None = None
+    batch_size: int = 64
+
+    @property
+    def name(self) -> str:
+        return f"{self.encoder}-{self.task}-{self.language}-{self.setup}"
+
+    @property
+    def tested(self) -> Task:
+        """The task with the evaluation set that was asked for. Raises: UsageError."""
+        if self.eval_set and self.task != "xgqa":
+            raise UsageError(f"an evaluation set is chosen for xgqa only, not for {self.task}")
+        return load_task(self.task, self.annotations, **({"eval_set": self.eval_set} if self.eval_set else {}))
+
+    @property
+    def selection(self) -> Selection:
+        """Raises: UsageError."""
+        if self.setup not in SETUPS:
+            raise UsageError(f"set-up {self.setup!r} is not one of {', '.join(SETUPS)}")
+        return Selection("test", self.language, translated=self.setup == "translate-test" and self.language != "en")
+
+
+def evaluate(run: EvaluationRun, folder: str | Path, progress: Report | None = None) -> dict[str, Any]:
+    """Predict the test set, leave the predictions in `folder` in the published layout, and score them.
+
+    Retrieval leaves a matrix of scores beside the lists of the 20 best pictures, and goes on with one that is there.
+
+    Raises: as `Setting.data` and `Setting.build`.
+    """
+    folder = Path(folder)
+    task = run.tested
+    encoder = run.build(task)
+    data = run.data(encoder, task, run.selection, task.max_tokens)
+    folder.mkdir(parents=True, exist_ok=True)
+    result = folder / f"{run.name}_result.json"
+    if task.metric == "recall":
+        matrix = folder / f"{run.name}_scores.npy"
+        _keep_scores_of(run, matrix)
+        scores = score_captions(encoder, data, matrix, task.head, run.on, run.bfloat16, progress)
+        best = np.argsort(-scores, axis=1, kind="stable")[:, :20].tolist()
+        write_json(result, best)
+        scored = score_predictions(task, matrix, run.selection)
+    else:
+        answers = predict_answers(encoder, task, data, run.batch_size, run.on, run.bfloat16, progress)
+        write_json(result, answers)
+        scored = score_predictions(task, result, run.selection)
+    return {**scored, "predictions": result.name, "notes": data.notes, "key_forms": data.forms}
+
+
+def _keep_scores_of(run: EvaluationRun, matrix: Path) -> None:
+    """Scores that another run left under the same name are not this run's: begin anew."""
+    mark = matrix.with_suffix(".json")
+    facts = json.loads(json.dumps({**asdict(run), "weights": _identity(run.checkpoint)}))
+    if matrix.exists() and (not mark.exists() or json.loads(mark.read_text("utf-8")) != facts):
+        matrix.unlink()
+    write_json(mark, facts)
+
+
+def _identity(checkpoint: str | None) -> list[int] | None:
+    """Size and time of the checkpoint: another file under the same name has another."""
+    if checkpoint is None or not os.path.exists(checkpoint):
+        return None
+    status = os.stat(checkpoint)
+    return [status.st_size, status.st_mtime_ns]
+
+
+@dataclass(frozen=True)
+class FinetuneRun(Setting):
+    """Fine-tuning on a training set.
+
+    Attributes:
+        shots: of a few-shot set; None for the full one.
+        translated: train on texts that were translated into the language.
+        dev: what the best weights are chosen by: "english", "target" (the language's own) or "translated" into it;
+            None for what was published.
+        recipe: hyper-parameters; None for the published ones.
+        hard: retrieval's fourth option is a caption of a picture that looks alike, as published for full training.
+    """
+
+    shots: str | None = None
+    translated: bool = False
+    dev: str | None = None
+    recipe: Recipe | None = None
+    hard: bool = True
+
+    @property
+    def name(self) -> str:
+        shots = f"-{self.shots}" if self.shots else ""
+        rate = f"-lr{self.resolved.lr:g}" if self.shots else ""
+        return f"{self.encoder}-{self.task}-{self.language}{shots}{'-translated' if self.translated else ''}{rate}"
+
+    @property
+    def resolved(self) -> Recipe:
+        """Raises: UsageError."""
+        return self.recipe or published_recipe(self.task, self.encoder, self.shots)
+
+    @property
+    def train_selection(self) -> Selection:
+        return Selection("train", self.language, self.shots, self.translated)
+
+    @property
+    def dev_selection(self) -> Selection:
+        """Raises: UsageError."""
+        dev = self.dev or ("target" if self.task in TARGET_DEV and self.shots else "english")
+        if dev not in DEV_SETS:
+            raise UsageError(f"dev set {dev!r} is not one of {', '.join(DEV_SETS)}")
+        language = "en" if dev == "english" else self.language
+        return Selection("dev", language, translated=dev == "translated" and language != "en")
+
+
+def finetune(
+    run: FinetuneRun,
+    folder: str | Path,
+    report: Callable[[Progress, dict[str, float] | None, int], None] | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
+    """Fine-tune, or go on with a run of the same facts in `folder`.
+
+    Args:
+        report: called after updates and validations with the progress, the scores of a validation, and how many
+            updates there are.
+        stop: asked after every update; the run can be continued.
+
+    Raises: as `Setting.data`, `Setting.build` and `Trainer`.
+    """
+    recipe = run.resolved
+    task = run.load_task()
+    torch.manual_seed(recipe.seed)
+    encoder = run.build(task)
+    data = run.data(encoder, task, run.train_selection, recipe.max_tokens)
+    dev = run.data(encoder, task, run.dev_selection, recipe.max_tokens)
+    hard = task.metric == "recall" and run.hard and not run.shots and len(data.keys) > 1
+    updates = -(-len(data) // recipe.batch) * recipe.epochs
+    objective = objective_of(task, encoder.config, HardNegatives(data) if hard else None)
+    facts = {**asdict(replace(run, recipe=None, device="auto")), "weights": _identity(run.checkpoint)}
+    trainer = Trainer(
+        encoder, task.head, objective, data, dev, recipe, folder, facts, run.on, run.bfloat16,
+        report=report and (lambda progress, scores: report(progress, scores, updates)),
+    )  # fmt: skip
+    progress = trainer.run(stop)
+    return {
+        "finished": progress.epoch >= recipe.epochs, "updates": progress.updates, "dev": progress.best,
+        "best_update": progress.best_update, "weights": str(Path(folder) / BEST), "notes": data.notes,
+        "key_forms": data.forms,
+    }  # fmt: skip
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace a JSON file as a whole."""
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_text(json.dumps(value), "utf-8")
+    os.replace(partial, path)

@@ -1,0 +1,165 @@
+"""The verb `evaluate`: checkpoints on test sets, or a predictions file that is there."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from cache import UsageError
+from cache.output import say, table
+
+from .fan_out import Row, Table, fan_out
+from .signals import INTERRUPTED, Drain
+
+if TYPE_CHECKING:
+    from consumers.runs import EvaluationRun
+
+TABLE = "results.jsonl"
+SETUPS = ("zero-shot", "translate-test", "few-shot", "max-shot", "translate-train")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command()(evaluate)
+
+
+def evaluate(
+    task: str = typer.Option(..., "--task", metavar="TASK", help="One of `roivault tasks list`."),
+    annotations: Path = typer.Option(..., "--annotations", metavar="DIR", help="The folder of the task's annotations."),
+    language: str = typer.Option("en", "--language", metavar="L|all", help="Of the test set."),
+    encoder: str = typer.Option(None, "--encoder", metavar="NAME", help="Which encoder the checkpoint is of."),
+    checkpoint: Path = typer.Option(None, "--checkpoint", metavar="FILE", help="Its weights, fine-tuned on the task."),
+    store: list[str] = typer.Option([], "--store", metavar="STORE", help="Regions of the pictures; may be repeated."),
+    setup: str = typer.Option("zero-shot", "--setup", metavar="|".join(SETUPS), help="How the checkpoint was made."),
+    predictions: Path = typer.Option(None, "--predictions", metavar="FILE", help="Score this file; may be gzipped."),
+    eval_set: str = typer.Option(None, "--eval-set", metavar="fewshot-test|full", help="Of xgqa."),
+    out: Path = typer.Option(Path("results"), "--out", "-o", help="Folder of the results and predictions."),
+    tokenizer: str = typer.Option(None, "--tokenizer", metavar="ID|DIR", help="Default: the encoder's own."),
+    legacy: bool = typer.Option(False, "--legacy", help="Reproduce the quirks of the published code."),
+    device: str = typer.Option("auto", "--device", metavar="auto|cpu|cuda|cuda:N", help="Where the encoder runs."),
+    precision: str = typer.Option("auto", "--precision", metavar="auto|float32|bfloat16", help="Number format."),
+    batch_size: int = typer.Option(64, "--batch-size", min=1, help="Examples at a time."),
+    engine: str = typer.Option("local", "--engine", metavar="local|ray", help="What the languages run on."),
+    address: str = typer.Option(None, "--address", metavar="HOST:PORT", help="Of a Ray cluster."),
+    as_json: bool = typer.Option(False, "--json", help="Print the scores as JSON."),
+    quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress."),
+) -> None:
+    """Score an encoder on a task, from a store; finished languages are not repeated. Or score a predictions file."""
+    if predictions is not None:
+        given = {"--encoder": encoder, "--checkpoint": checkpoint, "--store": store}
+        if clash := [name for name, value in given.items() if value]:
+            raise UsageError(f"--predictions is scored as it is; {', '.join(clash)} has no place beside it")
+        scores = score_file(task, annotations, language, predictions, setup, eval_set)
+        _print_scores(scores, as_json)
+        return
+    missing = [
+        name for name, value in (("--encoder", encoder), ("--checkpoint", checkpoint), ("--store", store)) if not value
+    ]
+    if missing:
+        raise UsageError(f"evaluate needs {', '.join(missing)}, or --predictions FILE")
+    if engine not in ("local", "ray"):
+        raise UsageError(f"--engine {engine!r} is not local or ray")
+    from consumers.runs import EvaluationRun
+
+    base = EvaluationRun(
+        encoder, str(checkpoint), task, tuple(store), str(annotations), tokenizer=tokenizer, legacy=legacy,
+        device=device, precision=precision, setup=setup, eval_set=eval_set, batch_size=batch_size,
+    )  # fmt: skip
+    runs = [replace(base, language=one) for one in _languages(base, language)]
+    for run in runs:
+        check(run)
+    work = Evaluation(str(out), quiet or engine == "ray" or address is not None)
+    with Drain() as drain:
+        rows = fan_out(
+            runs, work, Table(out / TABLE), address, engine == "ray", gpus=float(base.on.type == "cuda"),
+            cpus=os.cpu_count() or 1, stop=lambda: drain.requested,
+        )  # fmt: skip
+    _print_rows(rows, as_json)
+    if len(rows) < len(runs):
+        raise typer.Exit(INTERRUPTED)
+    raise typer.Exit(65 if any(row["status"] == "failed" for row in rows) else 0)
+
+
+class Evaluation:
+    """Does one run, here or in a worker of a cluster."""
+
+    def __init__(self, out: str, quiet: bool):
+        self._out, self._quiet = out, quiet
+
+    def __call__(self, run: EvaluationRun) -> dict[str, Any]:
+        from consumers import runs
+        from consumers.progress import CountProgress
+
+        with CountProgress(run.name, self._quiet) as progress:
+            return runs.evaluate(run, self._out, progress)
+
+
+def check(run: EvaluationRun) -> None:
+    """What can be told before anything is loaded. Raises: UsageError, InputNotFound."""
+    from cache import InputNotFound
+    from consumers.encoders import encoder_config
+    from consumers.tasks.files import find_file
+
+    encoder_config(run.encoder)
+    task, _ = run.tested, (run.on, run.bfloat16)
+    path = task.path(run.selection)
+    if find_file(path) is None:
+        raise InputNotFound(f"{task.name}: {path} is not there (nor with .gz or .zip behind it)")
+    if not Path(run.checkpoint).exists():
+        raise InputNotFound(f"--checkpoint {run.checkpoint} does not exist")
+
+
+def _languages(run: EvaluationRun, asked: str) -> list[str]:
+    """Raises: UsageError."""
+    known = run.tested.languages
+    if asked == "all":
+        return [one for one in known if run.setup != "translate-test" or one != "en"]
+    if asked not in known:
+        raise UsageError(f"{run.task} is not tested in {asked!r}; its languages are {', '.join(known)}")
+    return [asked]
+
+
+def score_file(
+    task: str, annotations: Path, language: str, predictions: Path, setup: str, eval_set: str | None
+) -> dict[str, Any]:
+    """The scores of a predictions file. Raises: UsageError, InputNotFound, DataError."""
+    from consumers.predictions import score_predictions
+    from consumers.runs import EvaluationRun
+
+    run = EvaluationRun("", None, task, (), str(annotations), language, setup=setup, eval_set=eval_set)
+    if language == "all":
+        raise UsageError(f"--predictions is of one language; choose one of {', '.join(run.tested.languages)}")
+    _languages(run, language)
+    return {"task": task, "language": language, **score_predictions(run.tested, predictions, run.selection)}
+
+
+def _print_scores(scores: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(scores, indent=2))
+        return
+    for name, value in scores.items():
+        if name != "subsets":
+            say(f"{name:<12}", f"{value:.2f}" if isinstance(value, float) else value)
+    for fact, groups in scores["subsets"].items():
+        for name, group in ({"": groups} if "n" in groups else groups).items():
+            figures = "  ".join(f"{k} {v:.2f}" for k, v in group.items() if k != "n")
+            say(f"{fact}{f' {name}' if name else ''}", f"{figures}  of {group['n']:,}")
+
+
+def _print_rows(rows: list[Row], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    shown = []
+    for row in rows:
+        run, result = row["run"], row.get("result", {})
+        score = result.get("accuracy", result.get("ir_r1"))
+        text = row["error"] if row["status"] == "failed" else f"{score:.2f}"
+        back = f"{result['tr_r1']:.2f}" if "tr_r1" in result else ""
+        shown.append((run["encoder"], run["task"], run["language"], run["setup"], text, back, result.get("n", "")))
+    table(("encoder", "task", "language", "set-up", "accuracy or IR@1", "TR@1", "n"), shown)

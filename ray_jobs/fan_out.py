@@ -1,0 +1,165 @@
+"""Many runs, each done once: here one after another, or as tasks of a Ray cluster. The table of results is the journal.
+
+A run whose row says that it is done is not repeated; one that failed is tried again, and costs the others nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from cache import DataError, InfrastructureLost, RoivaultError
+
+MOST_TRIES = 3  # of a run whose worker or node was lost
+WAIT_SECONDS = 1.0
+
+log = logging.getLogger("roivault")
+
+Row = dict[str, Any]
+Work = Callable[[Any], dict[str, Any]]
+
+
+class Table:
+    """Rows of runs in a file of JSON lines, one {"run": ..., "status": "done" or "failed", ...} a line, the last one
+    of a run being the one that counts.
+
+    Raises: DataError: the file holds something else.
+    """
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        self.rows: dict[str, Row] = {}
+        lines = self.path.read_text("utf-8").split("\n") if self.path.exists() else [""]
+        for number, line in enumerate(lines[:-1], 1):  # what is behind the last line end was cut off
+            try:
+                row = json.loads(line)
+                self.rows[_key(row["run"])] = row
+            except (ValueError, KeyError, TypeError) as error:
+                raise DataError(f"{self.path}, line {number}, is not a row of results: {error}") from error
+        self._whole = len("\n".join(lines[:-1]).encode()) + 1 if len(lines) > 1 else 0
+
+    def of(self, run: Any) -> Row | None:
+        """The row of a run."""
+        return self.rows.get(_key(run))
+
+    def is_done(self, run: Any) -> bool:
+        row = self.of(run)
+        return row is not None and row["status"] == "done"
+
+    def add(self, run: Any, status: str, **facts: Any) -> Row:
+        """Write a row to the disk."""
+        row = {"run": _plain(run), "status": status, **facts}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.path, "r+b" if self.path.exists() else "wb") as file:
+            file.truncate(self._whole)
+            file.seek(self._whole)
+            file.write(json.dumps(row).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+            self._whole = file.tell()
+        self.rows[_key(run)] = row
+        return row
+
+
+def _plain(run: Any) -> dict[str, Any]:
+    return json.loads(json.dumps(asdict(run) if hasattr(run, "__dataclass_fields__") else run))
+
+
+def _key(run: Any) -> str:
+    return json.dumps(_plain(run), sort_keys=True)
+
+
+def fan_out(
+    runs: Sequence[Any],
+    work: Work,
+    table: Table,
+    address: str | None = None,
+    ray: bool = False,
+    gpus: float = 0,
+    cpus: int = 1,
+    stop: Callable[[], bool] = lambda: False,
+    report: Callable[[Row], None] = lambda row: None,
+) -> list[Row]:
+    """Do the runs that the table has no finished row of.
+
+    Args:
+        runs: dataclasses of plain data.
+        work: what a run is done by, its result a JSON object; must pickle for Ray.
+        address, ray: on a Ray cluster, or one of this machine alone; else here, one after another.
+        gpus, cpus: that a run takes of the cluster.
+        stop: asked between runs; those that are under way are given up.
+        report: called with each new row.
+
+    Returns: the rows of all runs that have one, in the order of `runs`.
+
+    Raises: InfrastructureLost: the cluster is gone.
+    """
+    left = [run for run in runs if not table.is_done(run)]
+    results = _on_ray(left, work, address, gpus, cpus, stop) if ray or address else _here(left, work, stop)
+    for run, status, facts in results:
+        report(table.add(run, status, **facts))
+    return [row for run in runs if (row := table.of(run))]
+
+
+def _attempt(work: Work, run: Any) -> tuple[str, dict[str, Any]]:
+    """Status and facts of a run; whatever goes wrong in it is a fact of its own."""
+    begin = time.monotonic()
+    try:
+        status, facts = "done", {"result": work(run)}
+    except RoivaultError as error:
+        status, facts = "failed", {"error": str(error), "exit_code": error.exit_code}
+    except Exception as error:
+        log.error("%s", traceback.format_exc())
+        status, facts = "failed", {"error": f"{type(error).__name__}: {error}", "exit_code": 1}
+    return status, {**facts, "seconds": round(time.monotonic() - begin, 1)}
+
+
+def _here(runs: Sequence[Any], work: Work, stop: Callable[[], bool]) -> Iterator[tuple[Any, str, dict]]:
+    for run in runs:
+        if stop():
+            return
+        yield run, *_attempt(work, run)
+
+
+def _on_ray(
+    runs: Sequence[Any], work: Work, address: str | None, gpus: float, cpus: int, stop: Callable[[], bool]
+) -> Iterator[tuple[Any, str, dict]]:
+    from .ray_environment import prepare_environment
+
+    address = prepare_environment(address)
+    import ray
+    from ray.exceptions import RayError
+
+    from .ray_cluster import Cluster
+
+    cluster = Cluster(address)
+    try:
+        attempt = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(_attempt)
+        waiting = {attempt.remote(work, run): (run, 1) for run in runs}
+        while waiting and not stop():
+            ready, _ = ray.wait(list(waiting), num_returns=1, timeout=WAIT_SECONDS)
+            cluster.check()
+            for ref in ready:
+                run, tries = waiting.pop(ref)
+                try:
+                    yield run, *ray.get(ref)
+                except RayError as error:  # a worker or a node was lost: the run itself never raises
+                    cluster.check()
+                    if tries < MOST_TRIES:
+                        waiting[attempt.remote(work, run)] = run, tries + 1
+                    else:
+                        facts = {"error": f"its worker was lost {tries} times: {error}", "exit_code": 75}
+                        yield run, "failed", facts
+        for ref in waiting:
+            ray.cancel(ref, force=True)
+    except RayError as error:
+        raise InfrastructureLost(f"the Ray cluster failed: {error}. Run the same line again") from error
+    finally:
+        cluster.close()

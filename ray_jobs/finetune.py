@@ -1,0 +1,189 @@
+"""The verb `finetune`: one run, or the published grid of few-shot runs."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from cache import UsageError
+from cache.output import say, table
+
+from .fan_out import Row, Table, fan_out
+from .signals import INTERRUPTED, Drain
+
+if TYPE_CHECKING:
+    from consumers.runs import FinetuneRun
+
+TABLE = "runs.jsonl"
+GRIDS = ("fewshot",)
+RECIPE_OPTIONS = ("lr", "batch", "accumulate", "epochs", "scheduled", "warmup", "weight_decay", "clip", "seed")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command()(finetune)
+
+
+def finetune(
+    encoder: str = typer.Option(..., "--encoder", metavar="NAME", help="One of the encoders."),
+    task: str = typer.Option(..., "--task", metavar="TASK", help="One of `roivault tasks list`."),
+    store: list[str] = typer.Option(..., "--store", metavar="STORE", help="Regions of the pictures; may be repeated."),
+    annotations: Path = typer.Option(..., "--annotations", metavar="DIR", help="The folder of the task's annotations."),
+    out: Path = typer.Option(Path("runs"), "--out", "-o", help="Folder of the runs; the same line continues them."),
+    init: Path = typer.Option(None, "--init", metavar="FILE", help="Weights to start from; default drawn anew."),
+    language: str = typer.Option("en", "--language", metavar="L|all", help="Of the training set."),
+    shots: str = typer.Option(None, "--shots", metavar="N", help="Train on a few-shot set."),
+    translated: bool = typer.Option(False, "--translated", help="Train on texts translated into the language."),
+    dev: str = typer.Option(None, "--dev", metavar="english|target|translated", help="What chooses the best weights."),
+    grid: str = typer.Option(None, "--grid", metavar="fewshot", help="Languages x shots x learning rates."),
+    lr: float = typer.Option(None, "--lr", help="Learning rate; default as published, like all below."),
+    batch: int = typer.Option(None, "--batch", min=1, help="Items of an update."),
+    accumulate: int = typer.Option(None, "--accumulate", min=1, help="Parts of an update that are computed apart."),
+    epochs: int = typer.Option(None, "--epochs", min=1, help="Passes over the training set."),
+    scheduled: int = typer.Option(None, "--scheduled", min=1, help="Passes after which the rate would be 0."),
+    warmup: float = typer.Option(None, "--warmup", min=0, max=1, help="Share of the updates in which it rises."),
+    weight_decay: float = typer.Option(None, "--weight-decay", min=0, help="Of AdamW."),
+    clip: float = typer.Option(None, "--clip", help="Largest norm of the gradients."),
+    seed: int = typer.Option(None, "--seed", min=0, help="Of order, dropout and fresh weights."),
+    tokenizer: str = typer.Option(None, "--tokenizer", metavar="ID|DIR", help="Default: the encoder's own."),
+    legacy: bool = typer.Option(False, "--legacy", help="Reproduce the quirks of the published code."),
+    device: str = typer.Option("auto", "--device", metavar="auto|cpu|cuda|cuda:N", help="Where the encoder runs."),
+    precision: str = typer.Option("auto", "--precision", metavar="auto|float32|bfloat16", help="Number format."),
+    engine: str = typer.Option("local", "--engine", metavar="local|ray", help="What the runs of a grid run on."),
+    address: str = typer.Option(None, "--address", metavar="HOST:PORT", help="Of a Ray cluster."),
+    as_json: bool = typer.Option(False, "--json", help="Print the results as JSON."),
+    quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress."),
+) -> None:
+    """Fine-tune an encoder on a task, from a store; the same line again continues an interrupted run."""
+    if engine not in ("local", "ray"):
+        raise UsageError(f"--engine {engine!r} is not local or ray")
+    if grid is not None and grid not in GRIDS:
+        raise UsageError(f"--grid {grid!r} is not one of {', '.join(GRIDS)}")
+    from consumers.runs import FinetuneRun
+
+    changes = dict(
+        zip(RECIPE_OPTIONS, (lr, batch, accumulate, epochs, scheduled, warmup, weight_decay, clip, seed), strict=True)
+    )
+    base = FinetuneRun(
+        encoder, init and str(init), task, tuple(store), str(annotations), language, tokenizer, legacy, device,
+        precision, shots, translated, dev,
+    )  # fmt: skip
+    runs = [with_recipe(run, changes) for run in (_grid(base) if grid else [base])]
+    for run in runs:
+        check(run)
+    work = Finetuning(str(out), quiet or engine == "ray" or address is not None)
+    with Drain() as drain:
+        work.stop = lambda: drain.requested
+        rows = fan_out(
+            runs, work, Table(out / TABLE), address, engine == "ray", gpus=float(base.on.type == "cuda"),
+            cpus=os.cpu_count() or 1, stop=lambda: drain.requested,
+        )  # fmt: skip
+    done = [row for row in rows if row["status"] == "done"]
+    _print(rows, best_rates(done) if grid else [], as_json)
+    if drain.requested:
+        raise typer.Exit(INTERRUPTED)
+    raise typer.Exit(65 if len(done) < len(runs) else 0)
+
+
+def with_recipe(run: FinetuneRun, changes: dict[str, Any]) -> FinetuneRun:
+    """The run with its published recipe, but for what the user chose. Raises: UsageError."""
+    return replace(run, recipe=replace(run.resolved, **{k: v for k, v in changes.items() if v is not None}))
+
+
+def _grid(base: FinetuneRun) -> list[FinetuneRun]:
+    """Every few-shot set of the task's languages with each published learning rate. Raises: UsageError."""
+    from consumers.recipes import FEW_SHOT_RATES
+
+    sets = [one for one in base.load_task().counts if one.split == "train" and one.shots]
+    languages = {one.language for one in sets if base.language == "all" or one.language == base.language}
+    if not languages:
+        raise UsageError(f"{base.task} has no few-shot sets in {base.language!r}")
+    found = []
+    for one in sets:
+        if one.language in languages and base.shots in (None, one.shots):
+            run = replace(base, language=one.language, shots=one.shots)
+            found += [replace(run, recipe=replace(run.resolved, lr=rate)) for rate in FEW_SHOT_RATES]
+    return found
+
+
+def check(run: FinetuneRun) -> None:
+    """What can be told before anything is loaded. Raises: UsageError, InputNotFound."""
+    from cache import InputNotFound
+    from consumers.encoders import encoder_config
+    from consumers.tasks.files import find_file
+
+    encoder_config(run.encoder)
+    task, _ = run.load_task(), (run.on, run.bfloat16)
+    for selection in (run.train_selection, run.dev_selection):
+        if find_file(path := task.path(selection)) is None:
+            raise InputNotFound(f"{task.name}: {path} is not there (nor with .gz or .zip behind it)")
+    if run.checkpoint and not Path(run.checkpoint).exists():
+        raise InputNotFound(f"--init {run.checkpoint} does not exist")
+
+
+class Finetuning:
+    """Does one run, here or in a worker of a cluster."""
+
+    stop = staticmethod(lambda: False)
+
+    def __init__(self, out: str, quiet: bool):
+        self._out, self._quiet = out, quiet
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "stop"}  # a worker is stopped from outside
+
+    def __call__(self, run: FinetuneRun) -> dict[str, Any]:
+        from cache import RoivaultError
+        from consumers import runs
+        from consumers.progress import CountProgress
+
+        with CountProgress(run.name, self._quiet) as show:
+
+            def report(progress: Any, scores: dict[str, float] | None, updates: int) -> None:
+                best = {"dev": progress.best} if progress.best >= 0 else {}
+                show(progress.updates, updates, loss=progress.loss, **best)
+
+            result = runs.finetune(run, Path(self._out) / run.name, report, self.stop)
+        if not result["finished"]:
+            raise RoivaultError(f"interrupted after {result['updates']:,} updates; the same line continues it")
+        return result
+
+
+def best_rates(rows: list[Row]) -> list[dict[str, Any]]:
+    """For each language and few-shot set the learning rate with the best validation; the first of equals."""
+    best: dict[tuple, Row] = {}
+    for row in rows:
+        run = row["run"]
+        key = run["language"], run["shots"]
+        if key not in best or row["result"]["dev"] > best[key]["result"]["dev"]:
+            best[key] = row
+    return [
+        {"language": language, "shots": shots, "lr": row["run"]["recipe"]["lr"], "dev": row["result"]["dev"],
+         "weights": row["result"]["weights"]}
+        for (language, shots), row in best.items()
+    ]  # fmt: skip
+
+
+def _print(rows: list[Row], best: list[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"runs": rows, "best": best}, indent=2))
+        return
+    shown = []
+    for row in rows:
+        run, result = row["run"], row.get("result", {})
+        text = row["error"] if row["status"] == "failed" else f"{result['dev']:.2f}"
+        shown.append((run["encoder"], run["task"], run["language"], run["shots"] or "all", run["recipe"]["lr"], text))
+    table(("encoder", "task", "language", "shots", "lr", "validation"), shown)
+    for one in best:
+        which = f"{one['language']} {one['shots']}"
+        say(f"best for {which}: lr {one['lr']:g}, validation {one['dev']:.2f}, {one['weights']}")
+    for row in rows if not best else ():
+        for note in row.get("result", {}).get("notes", ()):
+            say(note)
+        if row["status"] == "done":
+            say("weights", row["result"]["weights"])

@@ -1,0 +1,82 @@
+"""`roivault evaluate` and `finetune`: predictions scored, and lines that make no sense refused before loading."""
+
+import json
+
+import pytest
+
+import roivault
+
+
+def run(capsys, *args):
+    code = roivault.main([str(arg) for arg in args])
+    return code, capsys.readouterr()
+
+
+@pytest.fixture
+def annotations(tmp_path):
+    path = tmp_path / "XVNLI/annotations/ar/test.jsonl"
+    path.parent.mkdir(parents=True)
+    labels = ("neutral", "entailment", "-", "neutral")
+    rows = [{"gold_label": g, "sentence2": "t", "pairID": str(n), "Flikr30kID": "7"} for n, g in enumerate(labels)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return tmp_path
+
+
+@pytest.fixture
+def predictions(tmp_path):
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps([{"questionId": str(n), "prediction": "neutral"} for n in range(4)]))
+    return path
+
+
+def test_a_predictions_file_is_scored(capsys, annotations, predictions):
+    line = ("evaluate", "--task", "xvnli", "--annotations", annotations, "--predictions", predictions)
+    code, said = run(capsys, *line, "--language", "ar", "--json")
+    assert code == 0
+    assert json.loads(said.out) == {"task": "xvnli", "language": "ar", "accuracy": 50.0, "n": 4, "subsets": {}}
+    code, said = run(capsys, *line, "--language", "ar")
+    assert code == 0 and "accuracy" in said.out and "50.00" in said.out
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "message"),
+    [
+        (["--language", "zh"], 2, "xvnli is not tested in 'zh'; its languages are en, ar"),
+        (["--language", "all"], 2, "--predictions is of one language"),
+        (["--language", "fr"], 66, "fr/test.jsonl is not there"),
+        (["--language", "ar", "--encoder", "uc2"], 2, "--encoder has no place beside it"),
+        (["--language", "ar", "--eval-set", "full"], 2, "an evaluation set is chosen for xgqa only"),
+        (["--language", "ar", "--setup", "magic"], 2, "set-up 'magic' is not one of zero-shot"),
+    ],
+)
+def test_predictions_that_cannot_be_scored(capsys, annotations, predictions, more, code, message):
+    line = ("evaluate", "--task", "xvnli", "--annotations", annotations, "--predictions", predictions)
+    found, said = run(capsys, *line, *more)
+    assert (found, message in said.err) == (code, True), said.err
+
+
+EVALUATE = ["evaluate", "--task", "xvnli", "--language", "ar"]
+FINETUNE = ["finetune", "--task", "xvnli", "--language", "ar", "--encoder", "uniter", "--store", "s.roi"]
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "message"),
+    [
+        (EVALUATE, 2, "evaluate needs --encoder, --checkpoint, --store, or --predictions FILE"),
+        ([*EVALUATE, "--encoder", "bert", "--checkpoint", "c", "--store", "s"], 2, "unknown encoder 'bert'"),
+        ([*EVALUATE, "--encoder", "uc2", "--checkpoint", "c", "--store", "s"], 66, "--checkpoint c does not exist"),
+        (FINETUNE, 2, "xvnli has no ar train; its train sets are"),
+        ([*FINETUNE, "--shots", "1"], 66, "train_1.jsonl is not there"),
+        ([*FINETUNE, "--shots", "1", "--lr", "-1"], 2, "lr, warmup, weight decay and clip make no sense"),
+        ([*FINETUNE, "--shots", "1", "--accumulate", "3"], 2, "cannot be made of 3 equal parts"),
+        ([*FINETUNE, "--shots", "1", "--dev", "other"], 2, "dev set 'other' is not one of english"),
+        ([*FINETUNE, "--shots", "1", "--precision", "int8"], 2, "precision 'int8' is not one of"),
+        ([*FINETUNE, "--grid", "all"], 2, "--grid 'all' is not one of fewshot"),
+        ([*FINETUNE, "--engine", "slurm"], 2, "--engine 'slurm' is not local or ray"),
+    ],
+)
+def test_lines_that_make_no_sense(capsys, annotations, tmp_path, line, code, message):
+    out = tmp_path / "out"
+    found, said = run(capsys, *line, "--annotations", annotations, "--out", out)
+    assert (found, message in said.err) == (code, True), said.err
+    assert not out.exists()
