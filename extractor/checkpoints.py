@@ -74,7 +74,8 @@ def _read_torch(path: Path) -> Any:
         with zipfile.ZipFile(path) as archive:
             if sum(member.file_size for member in archive.infolist()) > path.stat().st_size:
                 raise WeightsError(f"{path} unpacks to more than it is, which no checkpoint does: it was not unpacked")
-    return torch.load(path, map_location="cpu", weights_only=True)
+    with path.open("rb") as file:  # given the name, torch would go by its ending
+        return torch.load(file, map_location="cpu", weights_only=True)
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:

@@ -47,16 +47,15 @@ def fetch_weights(preset: Preset, urls: Sequence[str] = (), report: Report | Non
     """
     target = preset.weights_file
     if target.is_file():
-        check_recorded(target)
+        if preset.urls:  # else it came with the package
+            check_recorded(target)
         return target
-    addresses = [*urls, *preset.urls]
-    if not addresses:
-        raise UsageError(f"model {preset.name!r} has no published weights; give a checkpoint with --weights FILE")
+    _refuse_unpublished(preset)
     failures = []
     with _disk_errors(cache_folder()):
         downloads = cache_folder() / "downloads"
         downloads.mkdir(parents=True, exist_ok=True)
-        for url in addresses:
+        for url in (*urls, *preset.urls):
             file = downloads / f"{preset.weights}-{Path(urlsplit(url).path).name or 'checkpoint'}"
             with _locked(file):
                 if target.is_file():  # another process was faster
@@ -83,6 +82,7 @@ def import_weights(preset: Preset, file: Path, source: str = "") -> Path:
     """Check a checkpoint against the preset's network and keep it, converted to safetensors; returns where.
 
     Raises:
+        UsageError: the model is not one whose checkpoint is kept.
         InputNotFound: there is no such file.
         WeightsError: it does not fit, or is not the one recorded for this `source` (an address; empty for none).
         DiskError: the cache cannot be written.
@@ -91,6 +91,7 @@ def import_weights(preset: Preset, file: Path, source: str = "") -> Path:
 
     from .networks import empty_network
 
+    _refuse_unpublished(preset)
     if not file.is_file():
         raise InputNotFound(f"there is no file {file}")
     digest = weights_sha256(file)
@@ -112,6 +113,12 @@ def import_weights(preset: Preset, file: Path, source: str = "") -> Path:
         finally:
             partial.unlink(missing_ok=True)
     return target
+
+
+def _refuse_unpublished(preset: Preset) -> None:
+    """Only a model that has addresses looks for its checkpoint in the cache."""
+    if not preset.urls:
+        raise UsageError(f"model {preset.name!r} has no published weights; give a checkpoint with --weights FILE")
 
 
 def check_recorded(path: Path) -> str:

@@ -109,8 +109,18 @@ def test_when_nothing_answers_the_addresses_and_the_way_out_are_named(preset, se
     text = str(caught.value)
     assert dead in text and server.url in text and "404" in text
     assert f"roivault weights import {preset.name} FILE" in text
-    with pytest.raises(UsageError, match="no published weights"):
-        fetch_weights(replace(preset, urls=()))
+
+
+def test_a_model_without_addresses_keeps_nothing(preset, server, tmp_path):
+    shipped = replace(preset, urls=(), weights="elsewhere.safetensors")
+    for action in (
+        lambda: fetch_weights(shipped),
+        lambda: fetch_weights(shipped, [server.url]),
+        lambda: import_weights(shipped, tmp_path / "published.pth"),
+    ):
+        with pytest.raises(UsageError, match="no published weights.*--weights FILE"):
+            action()
+    assert not server.ranges and not (cache_folder() / "weights").exists()
 
 
 def test_a_wrong_file_behind_the_address_is_refused_and_not_kept(preset, server):

@@ -25,6 +25,16 @@ def test_what_the_convolution_does(size, batch, tiles, monkeypatch):
         assert torch.equal(WinogradConv(conv.float())(x.contiguous()), found)
 
 
+def test_as_close_to_float64_as_the_direct_way():
+    conv = convolution(512, 512)
+    x = torch.randn(1, 512, 20, 20).contiguous(memory_format=torch.channels_last)
+    ways = WinogradConv(conv), conv.to(memory_format=torch.channels_last)
+    found = [way(x).double() for way in ways]
+    expected = conv.double()(x.double())
+    mine, direct = ((values - expected).square().mean().sqrt() for values in found)
+    assert mine < 1.2 * direct and mine < 1e-6 * expected.std()
+
+
 def test_a_map_does_not_depend_on_the_others():
     conv = WinogradConv(convolution(256, 256))
     maps = torch.randn(24, 256, 7, 7).contiguous(memory_format=torch.channels_last)
