@@ -25,7 +25,7 @@ from .remote import RemoteFolder
 from .shard import SealedShard, file_checksum, sealed
 from .snapshot import load_index
 from .states import is_record
-from .targets import Target, absolute, resolve_targets
+from .targets import Target, absolute, on_this_machine, resolve_targets
 from .writer import StoreWriter
 
 _NAMED = 5  # keys that an error shows
@@ -152,9 +152,7 @@ def _places(targets: Target, destination: Path) -> Iterator[tuple[Path, frozense
         twice = next((name for i, name in enumerate(named) if name in named[:i]), places[-1][0])
         raise UsageError(f"{twice} was given twice")
     for path, chosen in places:
-        if isinstance(path, RemoteFolder):
-            raise UsageError(f"{path.url} is not on a disk of this machine: `roivault subset` copies it to one")
-        refuse_inside(destination, path)
+        refuse_inside(destination, on_this_machine(path))
         yield path, chosen
 
 

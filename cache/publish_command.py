@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import typer
 
 from .output import say, size
 from .progress import ByteProgress
+from .targets import on_this_machine
 
 
 def publish(
-    store: Path = typer.Argument(..., metavar="STORE", help="A store on this machine."),
+    store: str = typer.Argument(..., metavar="STORE", help="A store on this machine."),
     url: str = typer.Argument(..., metavar="URL", help="Where to: s3://bucket/name.roi, file:///shared/name.roi, ..."),
     sealed_only: bool = typer.Option(False, "--sealed-only", help="Leave out a shard that is still being written."),
     verify: bool = typer.Option(False, "--verify", help="Read everything back and compare checksums."),
@@ -26,7 +26,7 @@ def publish(
     from .publish import publish as run
 
     with ByteProgress("published", quiet) as progress:
-        report = run(store, url, sealed_only, verify, progress)
+        report = run(on_this_machine(store), url, sealed_only, verify, progress)
     if as_json:
         print(json.dumps(report.to_dict(), indent=2))
     elif not quiet:

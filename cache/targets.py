@@ -9,7 +9,7 @@ from pathlib import Path
 
 from .errors import StoreNotFound, UsageError
 from .manifest import FILE, Manifest
-from .remote import RemoteFolder, is_url, store_of
+from .remote import RemoteFolder, is_url, shown, store_of
 
 Target = str | os.PathLike | Iterable[str | os.PathLike]
 
@@ -23,6 +23,14 @@ def absolute(target: Target) -> list[str]:
     if not targets:
         raise UsageError("no store was given")
     return [item if is_url(item) else os.path.abspath(item) for item in targets]
+
+
+def on_this_machine(place: str | Path | RemoteFolder) -> Path:
+    """The path of a store that is not behind a URL. Raises: UsageError."""
+    if isinstance(place, RemoteFolder) or is_url(place):
+        name = shown(str(place))
+        raise UsageError(f"{name} is not on a disk of this machine: `roivault convert` copies a store to one")
+    return Path(place)
 
 
 def parts_of(place: Path | RemoteFolder, shards: Iterable[str] | None) -> list[str]:

@@ -12,6 +12,7 @@ from .errors import UsageError
 from .keys import read_keys
 from .output import say
 from .progress import ByteProgress
+from .targets import on_this_machine
 
 if TYPE_CHECKING:
     from .merge import MergeReport
@@ -108,7 +109,7 @@ def _print_subset(report: SubsetReport, quiet: bool) -> None:
 
 
 def repair(
-    store: Path = typer.Argument(..., metavar="STORE", help="A store that nobody is writing to."),
+    store: str = typer.Argument(..., metavar="STORE", help="A store that nobody is writing to."),
     dry_run: bool = typer.Option(False, "--dry-run", "-n", help="Only say what would be done."),
     like: Path = typer.Option(
         None,
@@ -126,7 +127,7 @@ def repair(
     from .repair import repair as run
 
     with ByteProgress("examined", as_json or quiet) as progress:
-        report = run(store, like, dry_run, progress)
+        report = run(on_this_machine(store), like, dry_run, progress)
     if as_json:
         print(json.dumps(report.to_dict(), indent=2))
     else:

@@ -247,7 +247,8 @@ def test_the_command(store, tmp_path, capsys):
     for line, code in [
         (["info", url], 0), (["ls", url], 0), (["ls", url, "--failures"], 0), (["show", url, "a"], 0),
         (["verify", url, "--digest"], 0), (["convert", url, "-o", str(tmp_path / "back.roi")], 0),
-        (["publish", url, "memory://x"], 66), (["publish", str(store), "https://host/x"], 2),
+        (["publish", url, "memory://x"], 2), (["publish", str(store), "https://host/x"], 2), (["repair", url], 2),
+        (["merge", url, str(store), "-o", str(tmp_path / "m.roi")], 2),
     ]:  # fmt: skip
         assert roivault.main(line) == code, line
     assert same_records(tmp_path / "back.roi", store)
