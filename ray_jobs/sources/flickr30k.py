@@ -15,6 +15,7 @@ class Flickr30kSource(DatasetSource):
     expects = "flickr30k-images/, flickr30k_images/flickr30k_images/, or the tar or zip it came in"
     key_form = "1007129816"
     key_rules = ("flickr30k",)
+    options = {}  # there are no splits on disk
     examples = {
         "flickr30k-images/1007129816.jpg": "1007129816",
         "flickr30k-images/759822302.jpg": "759822302",

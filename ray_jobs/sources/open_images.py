@@ -20,6 +20,7 @@ class OpenImagesSource(DatasetSource):
     expects = "images/ or images.tgz of XM3600, or train_0.tar.gz and so on"
     key_form = "d89a4889331ce042"
     key_rules = ("open_images",)
+    options = {}  # there are no splits on disk
     examples = {
         "images/d89a4889331ce042.jpg": "d89a4889331ce042",
         "train_0.tar.gz/train_0/000411001ff7dd4f.jpg": "000411001ff7dd4f",

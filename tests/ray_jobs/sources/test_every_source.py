@@ -97,7 +97,14 @@ def test_check_finds_everything_and_tells_damage(miniature, tmp_path):
     spec, expected = miniature
     report = check(spec, quiet=True, full=True)
     assert report.found == len(expected) and not (report.unreadable or report.duplicates or report.others)
-    assert all(part.found <= len(expected) for part in report.parts.values())
+    assert sum(part.found for part in report.parts.values()) == len(expected)
+    for path in (tmp_path / "data").rglob("*.*"):
+        if path.is_file():
+            whole = path.read_bytes()
+            path.write_bytes(whole[: len(whole) // 10])
+            report = check(spec, quiet=True, full=True)
+            assert report.exit_code == 65 and report.unreadable, path
+            path.write_bytes(whole)
 
 
 @pytest.mark.slow
