@@ -173,6 +173,7 @@ REAL = [
     ("marvl", "iglue/datasets/marvl/zero_shot", 4913),
     ("marvl", "iglue/datasets/marvl/few_shot/annotations", 85 + 87 + 90),
     ("wit", "iglue/datasets/wit/annotations/val_en.jsonl.gz", 4632),
+    ("wit", "iglue/datasets/wit/annotations", 4632 + 6195),
     ("open_images", "xm3600/image_ids.txt", 3600),
 ]
 
