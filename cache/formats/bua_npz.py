@@ -13,6 +13,7 @@ from .fields import regions_of
 from .npy import load_npy
 from .rows import files
 
+_MAX_BYTES = 1 << 28  # of the arrays of one image
 _CARRIES = frozenset({"boxes", "features", "class_ids", "class_probs", "attr_ids", "attr_probs"})
 
 
@@ -28,13 +29,16 @@ def read(path: Path, notes: Notes) -> Iterator[Regions | Problem]:
             yield regions_of(key, _fields(file), notes)
         except BadRow as error:
             yield Problem.of(error, where, key)
-        except (ValueError, OSError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+        except (ValueError, OSError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:  # also encrypted
             yield Problem(where, f"it cannot be read as a .npz: {error}", key)
 
 
 def _fields(file: Path) -> dict:
     """`info` says again what stands beside it, and has ids and confidences; its num_boxes is that of `num_bbox`."""
     with zipfile.ZipFile(file) as archive:
+        size = sum(member.file_size for member in archive.infolist())
+        if size > _MAX_BYTES:
+            raise ValueError(f"its arrays would take {size:,} bytes, which is no image's; the most is {_MAX_BYTES:,}")
         fields = {}
         for name in archive.namelist():
             with archive.open(name) as member:

@@ -7,6 +7,7 @@ import pytest
 
 from cache import DataError, open_store
 from cache.convert import convert
+from cache.formats import bua_npz
 
 BOXES = np.array([[0, 0, 10, 20], [1, 2, 30, 40.5]], np.float32)
 FEATURES = np.random.default_rng(0).random((2, 8), np.float32)
@@ -52,6 +53,31 @@ def test_what_is_damaged_is_reported_and_the_rest_kept(tmp_path):
     report = convert(folder, tmp_path / "s.roi")
     assert set(open_store(tmp_path / "s.roi")) == {"a", "z"} and report.exit_code == 65
     assert {p.key for p in report.problems} == {"attrs", "cut", "middle", "text"}
+
+
+def test_a_file_with_too_large_arrays_is_refused_before_it_is_unpacked(tmp_path, monkeypatch):
+    monkeypatch.setattr(bua_npz, "_MAX_BYTES", 10_000)
+    monkeypatch.setattr(bua_npz, "load_npy", lambda file, load=bua_npz.load_npy: load(file) if file.name != "more.npy"
+                        else pytest.fail("it was unpacked"))  # fmt: skip
+    folder = tmp_path / "npz"
+    put(folder, "good")
+    put(folder, "bomb", more=np.zeros(10_000, np.uint8))
+    assert (folder / "bomb.npz").stat().st_size < 10_000
+    (problem,) = convert(folder, tmp_path / "s.roi").problems
+    assert problem.key == "bomb" and "the most is 10,000" in problem.why
+    assert set(open_store(tmp_path / "s.roi")) == {"good"}
+
+
+def test_an_encrypted_file_is_reported(tmp_path):
+    folder = tmp_path / "npz"
+    put(folder, "good")
+    put(folder, "locked")
+    data = bytearray((folder / "locked.npz").read_bytes())
+    for mark, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        data[data.index(mark) + flags] |= 1
+    (folder / "locked.npz").write_bytes(data)
+    (problem,) = convert(folder, tmp_path / "s.roi").problems
+    assert problem.key == "locked" and "encrypted" in problem.why
 
 
 def test_a_malicious_info_is_refused(tmp_path):
