@@ -24,8 +24,10 @@ _LOCATOR64 = struct.Struct("<4sLQL")
 _ENTRY = struct.Struct("<4s4B4HL2L5H2L")  # of the directory
 _LOCAL = struct.Struct("<4s5H3L2H")  # in front of a member's data
 _ABSENT, _ABSENT64 = 0xFFFF, 0xFFFFFFFF
-_UNPACKERS = {8: lambda: zlib.decompressobj(-15), 12: bz2.BZ2Decompressor}
-STORED, ENCRYPTED, UTF8 = 0, 1, 0x800
+STORED, DEFLATE, BZIP2 = 0, 8, 12  # methods
+ENCRYPTED, UTF8 = 1, 0x800  # flags
+BZIP2_BLOCK = 2**20  # bytes, at most, from which something can be unpacked
+_UNPACKERS = {DEFLATE: lambda: zlib.decompressobj(-15), BZIP2: bz2.BZ2Decompressor}
 RATIO, FREE_BYTES = 200, 64 * 2**20  # beyond both, a member is a bomb
 
 
@@ -51,7 +53,10 @@ class ZipLocator:
         if len(local) < _LOCAL.size or not local.startswith(b"PK\3\4"):
             raise ImageError(key, "unreadable", "there is no member where the archive's directory says; pack it again")
         start = self.offset + _LOCAL.size + sum(_LOCAL.unpack(local)[-2:])
-        head = self._unpack(key, read_at(self.path, start, min(self.packed, 2 * HEAD)), HEAD)
+        front = BZIP2_BLOCK if self.method == BZIP2 else 2 * HEAD
+        head = self._unpack(key, read_at(self.path, start, min(self.packed, front)), HEAD)
+        if self.size and not head:
+            raise ImageError(key, "decode_error", "its packed bytes are damaged, they unpack to nothing")
         check_head(key, head, self.size, policy)
         if self.size > FREE_BYTES + RATIO * self.packed:
             message = f"it is said to unpack to more than {RATIO} times its size: this looks like a bomb"

@@ -222,6 +222,15 @@ def test_odd_zip_members_are_stated_failures(tmp_path, picture_bytes):
     }
 
 
+def test_large_members_by_every_method(tmp_path, picture_bytes):
+    image, path = picture_bytes(1) + random.Random(0).randbytes(2_500_000), tmp_path / "large.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2):
+            archive.writestr(f"{method}.png", image, method)
+    assert outcomes(path) == {"0.png": image, "8.png": image, "12.png": image}
+    assert [item.locator.read(item.key, DecodePolicy(), 100) for item in listed(path)] == [image[:100]] * 3
+
+
 def test_names_in_zips_of_other_code_pages(tmp_path, picture_bytes):
     path = tmp_path / "names.zip"
     with zipfile.ZipFile(path, "w") as archive:
