@@ -96,7 +96,7 @@ class Diagnosis:
             index = None  # of an older state of the shard, or of another one
         sealed = self.trusted and shard.sealed
         intact = sealed and _size(source) == shard.bytes and f"{file_checksum(source):016x}" == shard.checksum
-        expected = shard.records + shard.failures if sealed else None
+        expected = shard.records + shard.failures if sealed else (None if index is None else len(index))
         known = dict(index.states()) if index is not None else self._merged_states(shard)
         complete = intact and index is not None and len(index) == expected
         salvage = examine(source, shard.number, known, complete, expected)

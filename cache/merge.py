@@ -99,7 +99,7 @@ def merge(
         )
     ]
     if not shards:
-        raise DataError(f"{' and '.join(str(source.path) for source in sources)} hold nothing: there is no merge to do")
+        raise DataError(f"there is nothing in {' and '.join(str(source.path) for source in sources)}: nothing was made")
     corrections = _settle(sources, Index.merge([index for _, _, index in shards]), report)
     folder = next(parent for parent in destination.parents if parent.exists())
     copied = [shard.bytes for source, shard, _ in shards if copy or not _one_disk(source.path, folder)]

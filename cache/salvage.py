@@ -66,7 +66,7 @@ def examine(path: Path, number: int, known: Mapping[bytes, Entry], complete: boo
     Args:
         known: what indexes say of the shard.
         complete: the file is as it was sealed and `known` is its own index, so that nothing else is to be looked for.
-        expected: how many states the shard should have, if that is known.
+        expected: how many states the shard should have at least, if that is known.
 
     Raises: DiskError.
     """
@@ -80,8 +80,8 @@ def examine(path: Path, number: int, known: Mapping[bytes, Entry], complete: boo
                 contents = read_pages(path)
                 scanned_whole = contents.whole
                 _take_nodes(file.fileno(), number, contents, result)
-                if expected is None and {b"records", b"failures"} <= set(contents.entries):
-                    expected = contents.entries[b"records"] + contents.entries[b"failures"]
+                if {b"records", b"failures"} <= set(contents.entries):
+                    expected = max(expected or 0, contents.entries[b"records"] + contents.entries[b"failures"])
             for key, entry in known.items():
                 if not (scanned_whole and key in result.states):  # else an index may be older, or the marks be missing
                     _take_known(file.fileno(), key, entry._replace(shard=number), result)
