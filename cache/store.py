@@ -260,7 +260,8 @@ def open_store(
             record of a key, it must be the same in all of them.
         token, tls_ca: for a server only.
         verify: compare the checksum of a record each time it is read ("always"), the first time it is read in this
-            process ("first"), or not ("never").
+            process ("first"), or not ("never"). Checksums of indexes are compared now, those of large ones when a key
+            is not found or all keys are listed: a key that is found proves itself.
 
     Raises:
         StoreNotFound, StoreDamaged, UsageError
