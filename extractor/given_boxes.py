@@ -73,9 +73,6 @@ class GivenBoxes:
         self.box_format = box_format or natural
         self._by_name = _unique_names(self._by_key)
 
-    def __len__(self) -> int:
-        return len(self._by_key)
-
     def choices(self) -> dict[str, str]:
         """What of this changes the bytes of a record, for a store's fingerprint."""
         return {"boxes_sha256": self.sha256, "box_format": self.box_format, "box_units": self.units}

@@ -43,7 +43,7 @@ class Choices:
         """For the store: everything that may change a byte of a record. `precision` must be resolved."""
         sha256 = weights_sha256(weights_path(self.preset, self.weights))
         extractor = fingerprint(self.preset, sha256, self.precision, self.policy)
-        given = self.boxes.choices() if self.boxes else {}
+        given = self.boxes.choices() if self.boxes is not None else {}
         return {**extractor, "feature_dtype": self.dtype, "given_boxes": self.boxes is not None, **given}
 
 
@@ -58,7 +58,7 @@ def load_model(choices: Choices) -> Model:
 
     torch.set_num_threads(choices.threads)
     model = load_extractor(choices.preset.name, choices.weights, choices.device, choices.precision, choices.policy)
-    return BoxExtractor(model, choices.boxes) if choices.boxes else model
+    return BoxExtractor(model, choices.boxes) if choices.boxes is not None else model
 
 
 def run_model(

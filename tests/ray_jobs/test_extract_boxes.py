@@ -41,6 +41,14 @@ def test_units_and_formats_are_applied(extract):
     assert np.allclose(store["0002.png"].boxes, [[12, 8, 18, 16]])
 
 
+@pytest.mark.parametrize("rows", [[[0.0, 0.0, 0.5, 0.5], [0.25, 0.25, 1.0, 1.0]], []])
+def test_one_array_serves_every_image_and_an_empty_one_none(extract, tmp_path, rows):
+    np.save(tmp_path / "grid.npy", np.array(rows).reshape(-1, 4))
+    summary, store = extract([], boxes=str(tmp_path / "grid.npy"), box_units="relative")
+    assert [len(store[key]) for key in store.keys()] == [2] * len(store) and len(store) == (3 if rows else 0)
+    assert summary.failures == ({} if rows else {"bad_boxes": 3})
+
+
 def test_other_boxes_do_not_go_into_the_same_store(extract):
     extract([{"key": "0000.png", "boxes": [[1, 2, 11, 12]]}])
     for rows, options in (([{"key": "0000.png", "boxes": [[1, 2, 11, 13]]}], {}), ([], {"boxes": None})):
