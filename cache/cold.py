@@ -6,20 +6,17 @@ does not fit in memory that guess is wrong: there a few threads read whole recor
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
 
 from .index import Entry
 from .published import RemoteShard, read_remote
 from .shard import SealedShard
+from .threads import threads
 
 THREADS = 8
 _CGROUPS = Path("/sys/fs/cgroup")
-
-_pool: ThreadPoolExecutor | None = None
 
 
 def read_values(places: Sequence[tuple[SealedShard | RemoteShard, Entry]]) -> list[memoryview]:
@@ -34,7 +31,7 @@ def read_values(places: Sequence[tuple[SealedShard | RemoteShard, Entry]]) -> li
         return [shard.read(entry)]
     far = [i for i, (shard, _) in enumerate(places) if isinstance(shard, RemoteShard)]
     if far:
-        near = [i for i in range(len(places)) if i not in set(far)]
+        near = [i for i, (shard, _) in enumerate(places) if not isinstance(shard, RemoteShard)]
         values = dict(zip(far, read_remote([places[i] for i in far]), strict=True))
         values |= zip(near, read_values([places[i] for i in near]), strict=True)
         return [values[i] for i in range(len(places))]
@@ -45,23 +42,8 @@ def read_values(places: Sequence[tuple[SealedShard | RemoteShard, Entry]]) -> li
     def read(part: list[int]) -> list[tuple[int, memoryview]]:
         return [(i, shard.read(entry)) for i in part for shard, entry in [places[i]]]
 
-    values = dict(chain.from_iterable(_threads().map(read, parts)))
+    values = dict(chain.from_iterable(threads("read", THREADS).map(read, parts)))
     return [values[i] for i in range(len(places))]
-
-
-def _threads() -> ThreadPoolExecutor:
-    global _pool
-    if _pool is None:
-        _pool = ThreadPoolExecutor(THREADS, thread_name_prefix="roivault-read")
-    return _pool
-
-
-def _forget_threads() -> None:
-    global _pool
-    _pool = None  # threads do not survive a fork
-
-
-os.register_at_fork(after_in_child=_forget_threads)
 
 
 def available_memory() -> int | None:

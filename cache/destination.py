@@ -23,6 +23,7 @@ from .published import RemoteShard
 from .ranges import RangeReader
 from .remote import RemoteFolder
 from .remote_lock import RemoteLock
+from .shard import SealedShard
 from .snapshot import Snapshot, load_index
 
 log = logging.getLogger("roivault")
@@ -180,8 +181,12 @@ class _WorkingSnapshot(Snapshot):
         super().__init__(path)
         self._folder, self._reader = folder, reader
 
-    def mapped(self, number: int):
-        shard = self.shard(number)
-        if number not in self._mapped and shard.sealed and not (self.path / shard.file).exists():
-            self._mapped[number] = RemoteShard(self._folder, shard, self._reader, check=True)
-        return super().mapped(number)
+    def mapped(self, number: int) -> SealedShard | RemoteShard:
+        try:
+            return super().mapped(number)
+        except StoreDamaged:
+            shard = self.shard(number)
+            if (self.path / shard.file).exists():
+                raise
+            moved = self._mapped[number] = RemoteShard(self._folder, shard, self._reader, check=True)
+            return moved

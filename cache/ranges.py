@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import NamedTuple
 
 from .errors import RoivaultError, StoreDamaged
 from .record import aligned_memory
 from .remote import RemoteFolder
+from .threads import threads
 
 THREADS = 16
 GAP = 128 << 10  # bytes between two ranges that cost less to read than to ask twice
@@ -70,7 +71,7 @@ class RangeReader:
             if len(groups) == 1:
                 reads = [self._read(groups[0], stop)]
             else:
-                futures = [_threads().submit(self._read, group, stop) for group in groups]
+                futures = [threads("remote", THREADS).submit(self._read, group, stop) for group in groups]
                 reads = [future.result() for future in futures]
         except BaseException:
             stop.set()  # the other threads are not to try on
@@ -91,7 +92,7 @@ class RangeReader:
                 while self._ahead_bytes + size > AHEAD:
                     self._forget(next(iter(self._ahead)))
                 whole = Range(group[0].name, group[0].start, group[-1].end - group[0].start)
-                future = _threads().submit(self._read, group, threading.Event())
+                future = threads("remote", THREADS).submit(self._read, group, threading.Event())
                 self._ahead |= {one: (whole, future) for one in group}
                 self._ahead_bytes += size
 
@@ -130,21 +131,3 @@ def _own_copy(data: memoryview, offset: int) -> memoryview:
     memory = aligned_memory(len(data), offset)
     memory[:] = data
     return memoryview(memory).toreadonly()
-
-
-_pool: ThreadPoolExecutor | None = None
-
-
-def _threads() -> ThreadPoolExecutor:
-    global _pool
-    if _pool is None:
-        _pool = ThreadPoolExecutor(THREADS, thread_name_prefix="roivault-remote")
-    return _pool
-
-
-def _forget_threads() -> None:
-    global _pool
-    _pool = None  # threads do not survive a fork
-
-
-os.register_at_fork(after_in_child=_forget_threads)
