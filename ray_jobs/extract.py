@@ -192,6 +192,7 @@ def _name_first_inputs(source: Source, tally: Tally) -> None:
                 break
     for place, failure in enumerate(tally.examples):
         if failure.kind == "duplicate_key" and failure.key in first:
-            remedy = "use --key path, or rename one" if source.key_rule in ("name", "stem") else "leave one out"
-            message = f"{first[failure.key]} has the key {failure.key!r} already; {remedy} of them"
+            short = source.key_rule in ("name", "stem")
+            remedy = "use --key path, or rename one of them" if short else "leave one of them out"
+            message = f"{first[failure.key]} has the key {failure.key!r} already; {remedy}"
             tally.examples[place] = replace(failure, message=message)

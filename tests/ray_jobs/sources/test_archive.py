@@ -149,6 +149,7 @@ def test_equal_names_are_duplicate_keys(tmp_path, job, write_container, picture_
         path = write_container(tmp_path / f"twice.{suffix}", members)
     summary = job(f"archive:{path}", tmp_path / "s.roi")
     assert (summary.listed, summary.records, summary.failures) == (3, 2, {"duplicate_key": 1})
+    assert "a.png has the key 'a.png' already; leave one of them out" in summary.examples[0]["message"]
     assert outcome(listed(path)[0]) == picture_bytes(1)
 
 
