@@ -317,6 +317,15 @@ def test_a_shard_of_another_kind_of_store(store, make, tmp_path):
     assert sorted(report.aside) == ["shard-00007.lmdb.damaged", "shard-x.lmdb.damaged"]
 
 
+@pytest.mark.parametrize("name", ["manifest.json", "shard-00001.lmdb"])
+def test_a_folder_in_the_place_of_a_file(store, name):
+    before = states(store)
+    (store / name).unlink()
+    (store / name).mkdir()
+    report = mended(store, ["a"] if name.endswith("lmdb") else [], before, code=65)
+    assert f"{name}.damaged" in report.aside and (store / f"{name}.damaged").is_dir()
+
+
 def test_what_killed_processes_left(store):
     before = states(store)
     for name in (
@@ -408,6 +417,21 @@ def test_killed_anywhere_it_can_be_run_again(store, open_shard, tmp_path, killed
             break
         step += stride
     assert step > 20 and expected.lost == ["a", "e"]
+
+
+def test_what_a_killed_seal_left(store, open_shard, tmp_path, killed_at):
+    before, step, path = states(store), 1, tmp_path / "killed.roi"
+    killed = True
+    while killed:
+        shutil.copytree(store, path)
+        killed = killed_at(step, lambda: close(path))
+        assert repair(path).exit_code == 0 and verify(path).ok and states(path) == before
+        shutil.rmtree(path)
+        step += 3
+
+
+def close(path) -> None:
+    StoreWriter(path, "float32").close()
 
 
 # -- damage anywhere
