@@ -26,6 +26,7 @@ FILE = "writer.lock.json"
 BEAT = 10.0  # seconds
 STALE = 45.0
 _LOOK = 1.0
+_PAUSE = 0.05
 _SETTLE = 0.2  # where creation is no single step, the file of the last of several writers is the one that stays
 
 _UNKNOWN = {"host": "?", "started": "?", "command": "?"}
@@ -79,12 +80,13 @@ class RemoteLock:
             try:
                 self._folder.put(FILE, self._content(), create=True)
                 time.sleep(0 if self._folder.local else _SETTLE)
-                if self._read().get("token") == self._holder["token"]:
-                    return
             except FileExistsError:
                 pass
             held = self._read()
-            if not held:
+            if held.get("token") == self._holder["token"]:
+                return
+            if not held:  # it was given up meanwhile
+                time.sleep(_PAUSE)
                 continue
             if held != seen:
                 if seen is not None:
@@ -93,12 +95,17 @@ class RemoteLock:
                         "line again"
                     )
                 seen, since = held, time.monotonic()
+                if not _is_dead(held):
+                    self._say(f"{self._folder} may be in use by {_name(held)}: looking for a sign of life")
             if _is_dead(held) or time.monotonic() - since > STALE:
                 self._folder.remove(FILE)
-                continue
-            if time.monotonic() - since < _LOOK:
-                log.warning("%s may be in use by %s: looking for a sign of life", self._folder, _name(held))
-            time.sleep(_LOOK)
+            else:
+                time.sleep(_LOOK)
+
+    def _say(self, text: str) -> None:
+        log.warning("%s", text)
+        if sys.stderr.isatty():
+            print(text, file=sys.stderr)
 
     def _content(self) -> bytes:
         return json.dumps({**self._holder, "beats": self._beats}).encode()

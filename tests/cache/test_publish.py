@@ -4,6 +4,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import fsspec
@@ -213,6 +214,29 @@ def test_the_lock_of_the_dead_is_taken_over(url, store, monkeypatch):
         folder.put(remote_lock.FILE, other)
         remote_lock.RemoteLock(folder).release()
     assert remote_lock.FILE not in files(url)
+
+
+def test_a_lock_that_is_given_up_while_another_waits(url, store):
+    first = remote_lock.RemoteLock(RemoteFolder(url))
+    threading.Timer(0.2, first.release).start()
+    begin = time.monotonic()
+    remote_lock.RemoteLock(RemoteFolder(url)).release()
+    assert time.monotonic() - begin < remote_lock.STALE and remote_lock.FILE not in files(url)
+
+
+def test_a_lock_whose_answer_was_lost_is_held_nevertheless(url, monkeypatch):
+    """The file was made, but the server's answer did not arrive, so that the second try finds it there."""
+    real = RemoteFolder.put
+
+    def put(self, name, data, create=False):
+        real(self, name, data, create)
+        if create:
+            raise FileExistsError
+
+    monkeypatch.setattr(RemoteFolder, "put", put)
+    lock = remote_lock.RemoteLock(RemoteFolder(url))
+    lock.check()
+    lock.release()
 
 
 def test_a_lock_that_was_lost_is_noticed_before_anything_is_registered(store, url, monkeypatch):
