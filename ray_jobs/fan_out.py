@@ -5,75 +5,21 @@ A run whose row says that it is done is not repeated; one that failed is tried a
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-from cache import DataError, InfrastructureLost, RoivaultError
+from cache import InfrastructureLost, RoivaultError
+from consumers.results import Row, Table
 
 MOST_TRIES = 3  # of a run whose worker or node was lost
 WAIT_SECONDS = 1.0
 
 log = logging.getLogger("roivault")
 
-Row = dict[str, Any]
 Work = Callable[[Any], dict[str, Any]]
-
-
-class Table:
-    """Rows of runs in a file of JSON lines, one {"run": ..., "status": "done" or "failed", ...} a line, the last one
-    of a run being the one that counts.
-
-    Raises: DataError: the file holds something else.
-    """
-
-    def __init__(self, path: str | Path):
-        self.path = Path(path)
-        self.rows: dict[str, Row] = {}
-        lines = self.path.read_text("utf-8").split("\n") if self.path.exists() else [""]
-        for number, line in enumerate(lines[:-1], 1):  # what is behind the last line end was cut off
-            try:
-                row = json.loads(line)
-                self.rows[_key(row["run"])] = row
-            except (ValueError, KeyError, TypeError) as error:
-                raise DataError(f"{self.path}, line {number}, is not a row of results: {error}") from error
-        self._whole = len("\n".join(lines[:-1]).encode()) + 1 if len(lines) > 1 else 0
-
-    def of(self, run: Any) -> Row | None:
-        """The row of a run."""
-        return self.rows.get(_key(run))
-
-    def is_done(self, run: Any) -> bool:
-        row = self.of(run)
-        return row is not None and row["status"] == "done"
-
-    def add(self, run: Any, status: str, **facts: Any) -> Row:
-        """Write a row to the disk."""
-        row = {"run": _plain(run), "status": status, **facts}
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with open(self.path, "r+b" if self.path.exists() else "wb") as file:
-            file.truncate(self._whole)
-            file.seek(self._whole)
-            file.write(json.dumps(row).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-            self._whole = file.tell()
-        self.rows[_key(run)] = row
-        return row
-
-
-def _plain(run: Any) -> dict[str, Any]:
-    return json.loads(json.dumps(asdict(run) if hasattr(run, "__dataclass_fields__") else run))
-
-
-def _key(run: Any) -> str:
-    return json.dumps(_plain(run), sort_keys=True)
 
 
 def fan_out(

@@ -12,8 +12,9 @@ import typer
 
 from cache import UsageError
 from cache.output import say, table
+from consumers.results import Row, Table
 
-from .fan_out import Row, Table, fan_out
+from .fan_out import fan_out
 from .signals import INTERRUPTED, Drain
 
 if TYPE_CHECKING:

@@ -3,10 +3,9 @@
 import json
 from dataclasses import dataclass
 
-import pytest
-
-from cache import DataError, UsageError
-from ray_jobs.fan_out import Table, fan_out
+from cache import UsageError
+from consumers.results import Table
+from ray_jobs.fan_out import fan_out
 
 
 @dataclass(frozen=True)
@@ -67,12 +66,3 @@ def test_a_row_that_was_cut_off_is_written_again(tmp_path):
     fan_out(RUNS[:2], work, Table(table.path))
     assert work.done == [1]
     assert [json.loads(line)["run"]["number"] for line in table.path.read_text().splitlines()] == [0, 1]
-
-
-@pytest.mark.parametrize("text", ["hello\n", '{"a": 1}\n', "[]\n"])
-def test_another_file_is_not_taken_for_a_table(tmp_path, text):
-    path = tmp_path / "t.jsonl"
-    path.write_text(text)
-    with pytest.raises(DataError, match="line 1, is not a row of results"):
-        Table(path)
-    assert path.read_text() == text
