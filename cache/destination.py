@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from .errors import StoreDamaged, StoreMismatch, StoreNotFound
+from .errors import StoreDamaged, StoreMismatch, StoreNotFound, UsageError
 from .files import TEMPORARY
 from .lock import WriterLock
 from .manifest import Manifest, Shard
@@ -61,6 +61,8 @@ class Destination:
         self._lock = RemoteLock(self.folder)
         try:
             prepare_directory(self.path)
+            if self.folder.local and os.path.samefile(self.folder.local, self.path):
+                raise UsageError(f"{self.folder} and the working folder are one place: give -o {self.path} alone")
             self._publisher = Publisher(self.path, self.folder)
             self._adopt()
         except BaseException:

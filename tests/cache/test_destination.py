@@ -198,6 +198,12 @@ def test_working_folders_of_other_stores(extract, url, tmp_path):
 def test_urls_that_are_no_destination(tmp_path, build):
     with pytest.raises(UsageError, match="only be read"):
         Destination("https://127.0.0.1/s.roi", tmp_path / "work")
+    path = build("t.roi", ["a"])
+    (tmp_path / "link").symlink_to(path)
+    with pytest.raises(UsageError, match="one place"):
+        with Destination(f"file://{path}", tmp_path / "link"):
+            pass
+    assert len(open_store(path)) == 1
     path = build("s.roi", ["a"], open_last=True)
     with pytest.raises(StoreMismatch, match="written in place"):
         with Destination(f"file://{path}", tmp_path / "work"):
