@@ -20,7 +20,7 @@ EXTRAS = {
         "safetensors>=0.4",
         "fsspec[http]>=2023.6",
     ],
-    "ray": ["ray[default]>=2.52", "prometheus_client>=0.19"],
+    "ray": ["ray[default,train]>=2.52", "prometheus_client>=0.19"],
     "consumers": ["torch>=2.9", "transformers>=4.40", "tokenizers>=0.19", "safetensors>=0.4", "matplotlib>=3.8"],
     "server": ["pyarrow>=14"],
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,7 @@ def finetune(
     precision: str = typer.Option("auto", "--precision", metavar="auto|float32|bfloat16", help="Number format."),
     engine: str = typer.Option("local", "--engine", metavar="local|ray", help="What the runs of a grid run on."),
     address: str = typer.Option(None, "--address", metavar="HOST:PORT", help="Of a Ray cluster."),
+    workers: int = typer.Option(1, "--workers", min=1, help="Processes that share each batch of one run, on Ray."),
     as_json: bool = typer.Option(False, "--json", help="Print the results as JSON."),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress."),
 ) -> None:
@@ -77,11 +79,13 @@ def finetune(
     runs = [with_recipe(run, changes) for run in (_grid(base) if grid else [base])]
     for run in runs:
         check(run)
-    work = Finetuning(str(out), quiet or engine == "ray" or address is not None)
+    if workers > 1 and grid:
+        raise UsageError("--workers is for one run; the runs of a grid share the cluster by themselves")
+    apart = workers == 1 and (engine == "ray" or address is not None)
     with Drain() as drain:
-        work.stop = lambda: drain.requested
+        work = Finetuning(str(out), quiet or apart, workers, address, stop=lambda: drain.requested)
         rows = fan_out(
-            runs, work, Table(out / TABLE), address, engine == "ray", gpus=float(base.on.type == "cuda"),
+            runs, work, Table(out / TABLE), address if apart else None, apart, gpus=float(base.on.type == "cuda"),
             cpus=os.cpu_count() or 1, stop=lambda: drain.requested,
         )  # fmt: skip
     done = [row for row in rows if row["status"] == "done"]
@@ -128,28 +132,31 @@ def check(run: FinetuneRun) -> None:
 
 
 class Finetuning:
-    """Does one run, here or in a worker of a cluster."""
+    """Does one run: in this process or that of a cluster's worker, or with several processes together."""
 
-    stop = staticmethod(lambda: False)
-
-    def __init__(self, out: str, quiet: bool):
-        self._out, self._quiet = out, quiet
+    def __init__(self, out: str, quiet: bool, workers: int, address: str | None, stop: Callable[[], bool]):
+        self._out, self._quiet, self._workers, self._address, self._stop = out, quiet, workers, address, stop
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "stop"}  # a worker is stopped from outside
+        return {**vars(self), "_stop": None}  # a worker of a cluster is stopped from outside
 
     def __call__(self, run: FinetuneRun) -> dict[str, Any]:
         from cache import RoivaultError
         from consumers import runs
         from consumers.progress import CountProgress
 
+        folder = Path(self._out) / run.name
+        if self._workers > 1:
+            from .distributed import finetune_together
+
+            return finetune_together(run, folder, self._workers, self._address)
         with CountProgress(run.name, self._quiet) as show:
 
             def report(progress: Any, scores: dict[str, float] | None, updates: int) -> None:
                 best = {"dev": progress.best} if progress.best >= 0 else {}
                 show(progress.updates, updates, loss=progress.loss, **best)
 
-            result = runs.finetune(run, Path(self._out) / run.name, report, self.stop)
+            result = runs.finetune(run, folder, report, self._stop or (lambda: False))
         if not result["finished"]:
             raise RoivaultError(f"interrupted after {result['updates']:,} updates; the same line continues it")
         return result
