@@ -22,6 +22,7 @@ import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -76,6 +77,16 @@ class _BadPage(Exception):
     pass
 
 
+class _Found(NamedTuple):
+    """A node: its value starts at `offset` in its page, or `elsewhere` in the file."""
+
+    key: bytes
+    flags: int
+    offset: int
+    elsewhere: int | None
+    length: int
+
+
 class _Pages:
     def __init__(self, fd: int):
         self._fd = fd
@@ -106,14 +117,13 @@ class _Pages:
             if number >= self._end or number in (free or ()) or number in skipped:
                 continue
             try:
-                nodes = list(self._nodes(page))
+                nodes, sound = self._nodes(page)
             except _BadPage:
                 continue
-            leaves.add(number)
+            if sound and all(one.key < other.key for one, other in pairwise(nodes)):
+                leaves.add(number)
             result.nodes += [
-                Node(key, offset + number * self._size if place is None else place, length)
-                for key, flags, offset, place, length in nodes
-                if not flags & _SUBTREE
+                Node(node.key, self._start(number, node), node.length) for node in nodes if not node.flags & _SUBTREE
             ]
         if result.certain:
             result.whole = self._check_trees(result.entries, leaves)
@@ -127,11 +137,10 @@ class _Pages:
         try:
             for number, page in self._walk(self._trees[0][1]):
                 holders.add(number)
-                for _, _, offset, place, length in self._nodes(page):
-                    start = number * self._size + offset if place is None else place
-                    data = _read(self._fd, length, start)
+                for node in self._all_nodes(page):
+                    data = _read(self._fd, node.length, self._start(number, node))
                     ids = np.frombuffer(data[: len(data) // 8 * 8], "<u8")
-                    if len(data) != length or not len(ids) or ids[0] >= len(ids):
+                    if len(data) != node.length or not len(ids) or ids[0] >= len(ids):
                         raise _BadPage
                     free.update(ids[1 : 1 + int(ids[0])].tolist())
         except _BadPage:
@@ -143,17 +152,17 @@ class _Pages:
         try:
             roots = {}
             for number, page in self._walk(self._trees[1][1]):
-                for key, flags, offset, _, length in self._nodes(page):
-                    tree = _read(self._fd, _TREE.size, number * self._size + offset)
-                    if not flags & _SUBTREE or length != _TREE.size or len(tree) != length:
+                for node in self._all_nodes(page):
+                    tree = _read(self._fd, node.length, self._start(number, node))
+                    if not node.flags & _SUBTREE or len(tree) != _TREE.size:
                         raise _BadPage
-                    _, entries[key], roots[key] = _TREE.unpack(tree)
+                    _, entries[node.key], roots[node.key] = _TREE.unpack(tree)
             for key, root in roots.items():
                 found = 0
                 for number, page in self._walk(root):
                     if number not in leaves:
                         raise _BadPage
-                    found += sum(1 for _ in self._nodes(page))
+                    found += len(self._all_nodes(page))
                 if found != entries[key]:
                     raise _BadPage
         except _BadPage:
@@ -187,30 +196,42 @@ class _Pages:
                 yield number, page
             else:
                 places = self._places(page)
+                if not all(places):
+                    raise _BadPage
                 nodes = (_NODE.unpack_from(page, place) for place in places)
                 waiting += [(low | high << 16 | top << 32, depth + 1) for low, high, top, _ in nodes]
 
+    def _all_nodes(self, page: bytes) -> list[_Found]:
+        """Raises: _BadPage: not all can be read."""
+        nodes, sound = self._nodes(page)
+        if not sound:
+            raise _BadPage
+        return nodes
+
+    def _start(self, number: int, node: _Found) -> int:
+        """Where in the file the value of a node of a page is."""
+        return number * self._size + node.offset if node.elsewhere is None else node.elsewhere
+
     def _places(self, page: bytes) -> tuple[int, ...]:
-        """Where the nodes of a page are. Raises: _BadPage."""
+        """Where the nodes of a page are, those that cannot be left out; 0 in their stead. Raises: _BadPage."""
         lower, upper = _HEADER.unpack_from(page)[3:]
         if not _HEADER.size <= lower <= upper <= self._size or lower % 2:
             raise _BadPage
         places = struct.unpack_from(f"<{(lower - _HEADER.size) // 2}H", page, _HEADER.size)
-        if any(not upper <= place <= self._size - _NODE.size for place in places):
-            raise _BadPage
-        return places
+        return tuple(place if upper <= place <= self._size - _NODE.size else 0 for place in places)
 
-    def _nodes(self, page: bytes) -> Iterator[tuple[bytes, int, int, int | None, int]]:
-        """(key, flags, place of the value in the page, or else in the file, size of the value). Raises: _BadPage."""
-        for place in self._places(page):
+    def _nodes(self, page: bytes) -> tuple[list[_Found], bool]:
+        """The nodes of a leaf that can be read, and whether those are all. Raises: _BadPage: none can."""
+        found, places = [], self._places(page)
+        for place in filter(None, places):
             low, high, flags, key_size = _NODE.unpack_from(page, place)
             length, start = low | high << 16, place + _NODE.size + key_size
-            if start + (8 if flags & _BIG else length) > self._size:
-                raise _BadPage
-            elsewhere = None
-            if flags & _BIG:
-                elsewhere = int.from_bytes(page[start : start + 8], "little") * self._size + _HEADER.size
-            yield page[start - key_size : start], flags, start, elsewhere, length
+            if key_size and start + (8 if flags & _BIG else length) <= self._size:
+                elsewhere = None
+                if flags & _BIG:
+                    elsewhere = int.from_bytes(page[start : start + 8], "little") * self._size + _HEADER.size
+                found.append(_Found(page[start - key_size : start], flags, start, elsewhere, length))
+        return found, len(found) == len(places)
 
 
 def _read(fd: int, size: int, offset: int) -> bytes:

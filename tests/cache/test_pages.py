@@ -70,6 +70,19 @@ def test_without_the_last_transaction_nothing_is_certain(store):
     assert not after.certain and not after.whole and set(values(before)) <= set(values(after))
 
 
+def test_a_damaged_node_costs_no_other(store):
+    path = store / "shard-00001.lmdb"
+    data, before = bytearray(path.read_bytes()), read_pages(path)
+    node = max(before.nodes, key=lambda node: node.offset if node.length < 2000 else 0)
+    key = node.offset - len(node.key)
+    for start, end in [(key - 8, node.offset), (key, key + 3)]:  # all of it; a key that is out of order now
+        altered = bytearray(data)
+        altered[start:end] = bytes(end - start)
+        path.write_bytes(altered)
+        after = read_pages(path)
+        assert set(after.nodes) >= set(before.nodes) - {node} and after.certain and not after.whole
+
+
 def test_any_bytes_are_read_to_an_end(tmp_path, store):
     data = (store / "shard-00001.lmdb").read_bytes()
     rng = random.Random(1)
