@@ -1,13 +1,15 @@
 """Scoring a predictions file against the annotations of its task.
 
-Layouts of a file, which may be gzipped: for questions, a list of {"questionId": ..., "prediction": ...}, the prediction
-being an answer or the name of a class; for retrieval, a list with the best pictures of each caption (places of pictures
-in the order in which the annotations first name them), or a matrix of scores [captions, pictures] in a .npy file.
+Layouts of a file, which may be gzipped: for questions, a list of {"questionId": ..., "prediction": ...} or
+{"question_id": ..., "answer": ...}: an answer, or the name or number of a class, of a row that is named by its id or,
+where none is, by its number from 0; for retrieval, a list with the best pictures of each caption (places of pictures in
+the order in which the annotations first name them), or a matrix of scores [captions, pictures] in the .npy format.
 """
 
 from __future__ import annotations
 
 import gzip
+import io
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -23,6 +25,7 @@ from .tasks import Example, Selection, Task
 
 IDS = ("questionId", "question_id", "id")
 ANSWERS = ("prediction", "answer")
+GZIP, NPY = b"\x1f\x8b", b"\x93NUMPY"  # how such files begin, whatever their names
 
 
 def score_predictions(task: Task, path: str | Path, selection: Selection) -> dict[str, Any]:
@@ -36,7 +39,11 @@ def score_predictions(task: Task, path: str | Path, selection: Selection) -> dic
         InputNotFound: the predictions or the annotations are not there.
         DataError: a row of the annotations has no prediction, or the file is not laid out as it should be.
     """
-    examples = task.gold(selection)
+    return score_examples(task, task.gold(selection), path)
+
+
+def score_examples(task: Task, examples: Sequence[Example], path: str | Path) -> dict[str, Any]:
+    """`score_predictions` for examples that were loaded before."""
     predictions = read_predictions(Path(path))
     score = score_recall if task.metric == "recall" else score_answers
     try:
@@ -45,17 +52,35 @@ def score_predictions(task: Task, path: str | Path, selection: Selection) -> dic
         raise DataError(f"{path}: {error}") from error
 
 
+def right_ones(task: Task, examples: Sequence[Example], path: str | Path) -> np.ndarray:
+    """Which examples a predictions file answers right, or finds the picture of at once: bool [examples].
+
+    Raises: InputNotFound, DataError.
+    """
+    predictions = read_predictions(Path(path))
+    try:
+        if task.metric == "recall":
+            return caption_places(examples, predictions) < 1
+        return np.array(answered_right(task, examples, predictions), bool)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+
+
 def read_predictions(path: Path) -> list | np.ndarray:
     """Raises: InputNotFound, DataError."""
     if not path.is_file():
         raise InputNotFound(f"predictions {path} are not there")
+    data = path.read_bytes()
     try:
-        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
-            if path.name.removesuffix(".gz").endswith(".npy"):
-                return np.load(file, allow_pickle=False)
-            found = json.load(file)
-    except (ValueError, EOFError, gzip.BadGzipFile) as error:
+        if data.startswith(GZIP):
+            data = gzip.decompress(data)
+        found = np.load(io.BytesIO(data), allow_pickle=False) if data.startswith(NPY) else json.loads(data)
+    except Exception as error:  # zlib, json and numpy have many errors of their own for bytes that make no sense
         raise DataError(f"{path} is neither JSON nor a .npy matrix: {error}") from error
+    if isinstance(found, np.ndarray):
+        if found.ndim != 2 or found.dtype.kind not in "fiu":
+            raise DataError(f"{path} holds {found.dtype} {found.shape}, not a matrix of scores")
+        return found
     if not isinstance(found, list):
         raise DataError(f"{path} holds a {type(found).__name__}, not a list of predictions")
     return found
@@ -63,16 +88,24 @@ def read_predictions(path: Path) -> list | np.ndarray:
 
 def score_answers(task: Task, examples: Sequence[Example], rows: Sequence[Any]) -> dict[str, Any]:
     """Accuracy: a prediction is right when it is the answer, character by character. Rows of other ids are ignored."""
+    right = answered_right(task, examples, rows)
+    result = {"accuracy": percent(sum(right), len(examples)), "n": len(examples), **task.more_scores(examples, right)}
+    return result | {"subsets": subset_accuracies(examples, right)}
+
+
+def answered_right(task: Task, examples: Sequence[Example], rows: Sequence[Any]) -> list[bool]:
+    """Which examples are answered right. Raises: DataError: a row cannot be read, or an example has none."""
     said = _by_id(rows)
+    rows_by_number = said.keys() == {str(row) for row in range(len(examples))}
+    if rows_by_number and not any(example.id in said for example in examples):
+        said = {example.id: said[str(row)] for row, example in enumerate(examples)}
     missing = [example.id for example in examples if example.id not in said]
     if missing:
         raise DataError(
             f"{len(missing):,} of {len(examples):,} rows of the annotations have no prediction: "
             f"{', '.join(missing[:5])}{' ...' if len(missing) > 5 else ''}"
         )
-    right = [_is_right(task, example, said[example.id]) for example in examples]
-    result = {"accuracy": percent(sum(right), len(examples)), "n": len(examples), **task.more_scores(examples, right)}
-    return result | {"subsets": subset_accuracies(examples, right)}
+    return [_is_right(task, example, said[example.id]) for example in examples]
 
 
 def subset_accuracies(examples: Sequence[Example], right: Sequence[bool]) -> dict[str, dict[str, dict[str, float]]]:
@@ -109,18 +142,14 @@ def _is_right(task: Task, example: Example, said: Any) -> bool:
 
 def score_recall(task: Task, examples: Sequence[Example], found: Sequence[Any] | np.ndarray) -> dict[str, Any]:
     """Recall at 1, 5 and 10 of pictures by captions (ir) and, from a matrix, of captions by pictures (tr)."""
-    places: dict[str, int] = {}
-    images = np.array([places.setdefault(example.images[0][0], len(places)) for example in examples])
-    if len(found) != len(examples):
-        raise DataError(f"it has {len(found)} rows for the {len(examples)} captions of the annotations")
-    result = {"n": len(examples), "images": len(places)}
-    if isinstance(found, np.ndarray):
-        by_caption, by_image = ranks(found, images)
-        scores = recalls(by_caption, "ir") | recalls(by_image, "tr")
+    images = _images(examples)
+    by_caption, by_image = _places(images, found)
+    result = {"n": len(examples), "images": len(set(images.tolist()))}
+    scores = recalls(by_caption, "ir")
+    if by_image is not None:
+        scores |= recalls(by_image, "tr")
+        scores["mean_recall"] = sum(scores.values()) / len(scores)
         scores |= rank_summary(by_caption, "ir") | rank_summary(by_image, "tr")
-    else:
-        by_caption, by_image = listed_ranks(_checked_lists(found, len(places)), images), None
-        scores = recalls(by_caption, "ir")
     kinds = [example.facts.get("subset") for example in examples]
     subsets = {}
     for kind in dict.fromkeys(kinds) if len(set(kinds)) > 1 else ():
@@ -129,6 +158,26 @@ def score_recall(task: Task, examples: Sequence[Example], found: Sequence[Any] |
         if by_image is not None:
             subsets[kind] |= recalls(by_image[np.unique(images[rows])], "tr")
     return result | scores | {"subsets": subsets}
+
+
+def caption_places(examples: Sequence[Example], found: Sequence[Any] | np.ndarray) -> np.ndarray:
+    """Place, from 0, of the picture of each caption: i64 [captions]. Raises: DataError."""
+    return _places(_images(examples), found)[0]
+
+
+def _images(examples: Sequence[Example]) -> np.ndarray:
+    """Number of the picture of each caption, in the order in which pictures are first named."""
+    places: dict[str, int] = {}
+    return np.array([places.setdefault(example.images[0][0], len(places)) for example in examples], np.int64)
+
+
+def _places(images: np.ndarray, found: Sequence[Any] | np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+    """`ranks`, or of lists of pictures the places of pictures alone. Raises: DataError."""
+    if len(found) != len(images):
+        raise DataError(f"it has {len(found)} rows for the {len(images)} captions of the annotations")
+    if isinstance(found, np.ndarray):
+        return ranks(found, images)
+    return listed_ranks(_checked_lists(found, int(images.max(initial=-1)) + 1), images), None
 
 
 def _checked_lists(lists: Sequence[Any], images: int) -> Sequence[Sequence[int]]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import xxhash
 
 from cache import UsageError, open_store
 
@@ -27,6 +28,7 @@ from .recipes import Recipe, published_recipe
 from .tasks import Selection, Task, load_task
 from .training import BEST, Progress, Trainer
 
+SHOT_SETUPS = ("few-shot", "max-shot")
 SETUPS = ("zero-shot", "translate-test", "few-shot", "max-shot", "translate-train")
 DEV_SETS = ("english", "target", "translated")
 PRECISIONS = ("auto", "float32", "bfloat16")
@@ -111,17 +113,24 @@ class EvaluationRun(Setting):
 
     Attributes:
         setup: one of SETUPS; "translate-test" reads texts that were translated into English.
+        shots: of the few-shot set that the checkpoint was trained on; of "few-shot" and "max-shot" only.
         eval_set: of xGQA, see `Xgqa`.
         batch_size: examples at a time; matters to the results of VL-BERT under `legacy` only.
     """
 
     setup: str = "zero-shot"
+    shots: str | None = None
     eval_set: str | None = None
     batch_size: int = 64
 
     @property
     def name(self) -> str:
-        return f"{self.encoder}-{self.task}-{self.language}-{self.setup}"
+        return f"{self.encoder}-{self.task}-{self.language}-{self.setup}{f'-{self.shots}' if self.shots else ''}"
+
+    @property
+    def file_name(self) -> str:
+        """How the names of its files begin: runs that differ in anything have files of their own."""
+        return f"{self.name}-{xxhash.xxh3_64_hexdigest(json.dumps(asdict(self), sort_keys=True))[:8]}"
 
     @property
     def tested(self) -> Task:
@@ -135,6 +144,11 @@ class EvaluationRun(Setting):
         """Raises: UsageError."""
         if self.setup not in SETUPS:
             raise UsageError(f"set-up {self.setup!r} is not one of {', '.join(SETUPS)}")
+        if self.shots and self.setup not in SHOT_SETUPS:
+            raise UsageError(f"shots are told of the set-ups {' and '.join(SHOT_SETUPS)}, not of {self.setup}")
+        known = dict.fromkeys(one.shots for one in self.tested.counts if one.shots)
+        if self.shots and self.shots not in known:
+            raise UsageError(f"{self.task} has no set of {self.shots} shots; there are {', '.join(known) or 'none'}")
         return Selection("test", self.language, translated=self.setup == "translate-test" and self.language != "en")
 
 
@@ -150,9 +164,9 @@ def evaluate(run: EvaluationRun, folder: str | Path, progress: Report | None = N
     encoder = run.build(task)
     data = run.data(encoder, task, run.selection, task.max_tokens)
     folder.mkdir(parents=True, exist_ok=True)
-    result = folder / f"{run.name}_result.json"
+    result = folder / f"{run.file_name}_result.json"
     if task.metric == "recall":
-        matrix = folder / f"{run.name}_scores.npy"
+        matrix = folder / f"{run.file_name}_scores.npy"
         _keep_scores_of(run, matrix)
         scores = score_captions(encoder, data, matrix, task.head, run.on, run.bfloat16, progress)
         best = np.argsort(-scores, axis=1, kind="stable")[:, :20].tolist()

@@ -37,6 +37,7 @@ def evaluate(
     checkpoint: Path = typer.Option(None, "--checkpoint", metavar="FILE", help="Its weights, fine-tuned on the task."),
     store: list[str] = typer.Option([], "--store", metavar="STORE", help="Regions of the pictures; may be repeated."),
     setup: str = typer.Option("zero-shot", "--setup", metavar="|".join(SETUPS), help="How the checkpoint was made."),
+    shots: str = typer.Option(None, "--shots", metavar="N", help="That a few-shot checkpoint was trained on."),
     predictions: Path = typer.Option(None, "--predictions", metavar="FILE", help="Score this file; may be gzipped."),
     eval_set: str = typer.Option(None, "--eval-set", metavar="fewshot-test|full", help="Of xgqa."),
     out: Path = typer.Option(Path("results"), "--out", "-o", help="Folder of the results and predictions."),
@@ -52,7 +53,7 @@ def evaluate(
 ) -> None:
     """Score an encoder on a task, from a store; finished languages are not repeated. Or score a predictions file."""
     if predictions is not None:
-        given = {"--encoder": encoder, "--checkpoint": checkpoint, "--store": store}
+        given = {"--encoder": encoder, "--checkpoint": checkpoint, "--store": store, "--shots": shots}
         if clash := [name for name, value in given.items() if value]:
             raise UsageError(f"--predictions is scored as it is; {', '.join(clash)} has no place beside it")
         scores = score_file(task, annotations, language, predictions, setup, eval_set)
@@ -69,7 +70,7 @@ def evaluate(
 
     base = EvaluationRun(
         encoder, str(checkpoint), task, tuple(store), str(annotations), tokenizer=tokenizer, legacy=legacy,
-        device=device, precision=precision, setup=setup, eval_set=eval_set, batch_size=batch_size,
+        device=device, precision=precision, setup=setup, shots=shots, eval_set=eval_set, batch_size=batch_size,
     )  # fmt: skip
     runs = [replace(base, language=one) for one in _languages(base, language)]
     for run in runs:
@@ -162,5 +163,6 @@ def _print_rows(rows: list[Row], as_json: bool) -> None:
         score = result.get("accuracy", result.get("ir_r1"))
         text = row["error"] if row["status"] == "failed" else f"{score:.2f}"
         back = f"{result['tr_r1']:.2f}" if "tr_r1" in result else ""
-        shown.append((run["encoder"], run["task"], run["language"], run["setup"], text, back, result.get("n", "")))
+        setup = f"{run['setup']} {run.get('shots') or ''}".rstrip()
+        shown.append((run["encoder"], run["task"], run["language"], setup, text, back, result.get("n", "")))
     table(("encoder", "task", "language", "set-up", "accuracy or IR@1", "TR@1", "n"), shown)

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,7 +44,7 @@ def open_text(path: Path) -> Iterator[TextIO]:
         else:
             with open(found, encoding="utf-8") as file:
                 yield file
-    except (zipfile.BadZipFile, EOFError, gzip.BadGzipFile, UnicodeDecodeError) as error:
+    except (zipfile.BadZipFile, EOFError, gzip.BadGzipFile, zlib.error, UnicodeDecodeError) as error:
         raise DataError(f"{found} is damaged: {error}") from error
 
 

@@ -2,7 +2,8 @@
 
 An answer is one of 1,842 English ones in every language; an answer outside them has no class, and no prediction of a
 class can be right. xGQA's published scores are of its few-shot test set: the questions of the balanced test-dev set
-that are neither in the few-shot dev set nor in the largest few-shot training set.
+that are neither in the few-shot dev set nor in the largest few-shot training set. What type a question is of is told by
+the row itself, or by another file that has the question.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from .files import find_file, read_json
 LANGUAGES = ("en", "bn", "de", "id", "ko", "pt", "ru", "zh")
 SHOTS = {"1": Count(27, 1), "5": Count(155, 5), "10": Count(317, 10), "20": Count(594, 20), "25": Count(704, 25)}
 SHOTS |= {"48": Count(1490, 48)}
+TYPES = ("structural", "semantic")  # by which results are broken down
 DEV, TEST, FULL = Count(1422, 50), Count(9666, 300), Count(12578, 398)
 
 
@@ -47,6 +49,18 @@ class Gqa(Task):
     def classes(self) -> dict[str, int]:
         return {answer: number for number, answer in enumerate(self.labels)}
 
+    @cached_property
+    def types(self) -> dict[str, dict[str, str]]:
+        """Question id -> types, of the questions that the files here tell them of. Raises: DataError."""
+        found: dict[str, dict[str, str]] = {}
+        for path in self._typed_files():
+            for row, record in enumerate(_records(path) if find_file(path) else (), 1):
+                found |= example(path, row, record, _types_of)
+        return found
+
+    def _typed_files(self) -> list[Path]:
+        return [self.folder("annotations") / "testdev_balanced_questions.json"]
+
     def path(self, selection: Selection) -> Path:
         if selection.language != "en" or selection.shots or selection.translated:
             raise self.refuse(selection)
@@ -63,8 +77,14 @@ class Gqa(Task):
             scores, text = {record["answer"]: 1.0}, record["question"]
         labels = {self.classes[answer]: score for answer, score in scores.items() if answer in self.classes}
         answer = max(scores, key=scores.get, default="")
-        types = {name: str(value) for name, value in (record.get("types") or {}).items()}
-        return Example(str(record["question_id"]), text, image_keys(record), labels, answer, types)
+        number = str(record["question_id"])
+        types = record.get("types") or self.types.get(number, {})
+        facts = {name: str(types[name]) for name in TYPES if name in types}
+        return Example(number, text, image_keys(record), labels, answer, facts)
+
+
+def _types_of(record: dict[str, Any]) -> dict[str, dict[str, str]]:
+    return {str(record["question_id"]): dict(record["types"])}
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:
@@ -100,6 +120,10 @@ class Xgqa(Gqa):
     @cached_property
     def labels(self) -> list[str]:
         return self._gqa.labels
+
+    def _typed_files(self) -> list[Path]:
+        folder = self.folder("annotations", "few_shot", "en")
+        return [*self._gqa._typed_files(), folder / "dev.json", folder / "train_48.json"]
 
     def path(self, selection: Selection) -> Path:
         split, language, shots, translated = vars(selection).values()

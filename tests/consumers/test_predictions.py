@@ -4,13 +4,14 @@ import csv
 import gzip
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from cache import DataError, InputNotFound
-from consumers.predictions import score_predictions
+from consumers.predictions import right_ones, score_predictions
 from consumers.tasks import Selection, load_task
 
 DATA = Path(os.environ.get("ROIVAULT_SHARED", Path(__file__).resolve().parents[3] / "shared")) / "data/iglue"
@@ -93,13 +94,51 @@ def test_what_is_wrong_is_told(tmp_path, xvnli, said, message):
     assert "predictions.json" in str(caught.value)
 
 
+def test_rows_may_be_named_by_their_numbers(tmp_path, xvnli):
+    said = [{"question_id": 3, "answer": 2}, *({"question_id": n, "answer": "neutral"} for n in range(3))]
+    xvnli.gold = lambda selection: [replace(e, id=f"pair-{e.id}") for e in xvnli.load(selection)]
+    assert score_predictions(xvnli, written(tmp_path, said), Selection("test"))["accuracy"] == 50.0
+    with pytest.raises(DataError, match="4 of 4 rows of the annotations have no prediction"):
+        score_predictions(xvnli, written(tmp_path, said[1:]), Selection("test"))
+
+
+def test_what_a_file_is_does_not_depend_on_its_name(tmp_path, xvnli):
+    said = [{"id": str(n), "prediction": "neutral"} for n in range(1, 5)]
+    path = tmp_path / "predictions.txt"
+    path.write_bytes(gzip.compress(json.dumps(said).encode()))
+    assert score_predictions(xvnli, path, Selection("test"))["accuracy"] == 25.0
+
+
 def test_files_that_cannot_be_read(tmp_path, xvnli):
     with pytest.raises(InputNotFound, match="nowhere.json are not there"):
         score_predictions(xvnli, tmp_path / "nowhere.json", Selection("test"))
-    path = tmp_path / "cut.json.gz"
-    path.write_bytes(gzip.compress(b"[1, 2]")[:-4])
-    with pytest.raises(DataError, match="cut.json.gz is neither JSON"):
+    path, packed = tmp_path / "p.json.gz", gzip.compress(b"[1, 2]" * 99)
+    header = b"\x93NUMPY\x01\x00\x3e\x00{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999, 9)}"
+    for data in (packed[:-4], packed[:20] + b"xxxx" + packed[24:], b"[" * 100_000, header.ljust(74), b"\xff"):
+        path.write_bytes(data)
+        with pytest.raises(DataError, match="p.json.gz is neither JSON"):
+            score_predictions(xvnli, path, Selection("test"))
+    with open(path, "wb") as file:
+        np.save(file, np.zeros(3))
+    with pytest.raises(DataError, match=r"holds float64 \(3,\), not a matrix of scores"):
         score_predictions(xvnli, path, Selection("test"))
+
+
+def test_types_of_questions_are_told_by_any_file_that_has_them(tmp_path):
+    folder = tmp_path / "gqa/annotations"
+    folder.mkdir(parents=True)
+    rows = [{"img_id": "n1", "label": {"yes": 1.0}, "question_id": str(n), "sent": "?"} for n in range(3)]
+    types = {"0": {"structural": "verify", "detailed": "exist"}, "2": {"structural": "query"}}
+    (folder / "testdev.json").write_text(json.dumps(rows))
+    (folder / "trainval_label2ans.json").write_text('["yes", "no"]')
+    typed = {number: {"types": value} for number, value in types.items()}
+    (folder / "testdev_balanced_questions.json").write_text(json.dumps(typed))
+    said = [{"questionId": str(n), "prediction": "no" if n else "yes"} for n in range(3)]
+    for task, name in (("gqa", None), ("xgqa", "full")):
+        found = load_task(task, tmp_path, **({"eval_set": name} if name else {}))
+        scores = score_predictions(found, written(tmp_path, said), Selection("test"))
+        kinds = scores["subsets"]["structural"]
+        assert kinds == {"verify": {"accuracy": 100.0, "n": 1}, "query": {"accuracy": 0.0, "n": 1}}
 
 
 @pytest.fixture
@@ -119,6 +158,9 @@ def test_a_matrix_of_scores_tells_both_directions(tmp_path, flickr):
     assert (found["n"], found["images"]) == (6, 3)
     assert found["ir_r1"] == 100 * (5 / 6) and found["ir_r5"] == 100
     assert found["tr_r1"] == 100 * (2 / 3) and found["subsets"] == {}
+    parts = [found[f"{way}_r{k}"] for way in ("ir", "tr") for k in (1, 5, 10)]
+    assert found["mean_recall"] == pytest.approx(np.mean(parts))
+    assert right_ones(flickr, flickr.gold(Selection("test")), tmp_path / "s.npy").tolist() == [True] * 5 + [False]
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,7 @@ def test_a_predictions_file_is_scored(capsys, annotations, predictions):
         (["--language", "ar", "--encoder", "uc2"], 2, "--encoder has no place beside it"),
         (["--language", "ar", "--eval-set", "full"], 2, "an evaluation set is chosen for xgqa only"),
         (["--language", "ar", "--setup", "magic"], 2, "set-up 'magic' is not one of zero-shot"),
+        (["--language", "ar", "--shots", "5"], 2, "--shots has no place beside it"),
     ],
 )
 def test_predictions_that_cannot_be_scored(capsys, annotations, predictions, more, code, message):
@@ -56,6 +57,7 @@ def test_predictions_that_cannot_be_scored(capsys, annotations, predictions, mor
 
 
 EVALUATE = ["evaluate", "--task", "xvnli", "--language", "ar"]
+ENCODER = ["--encoder", "uc2", "--checkpoint", "c", "--store", "s"]
 FINETUNE = ["finetune", "--task", "xvnli", "--language", "ar", "--encoder", "uniter", "--store", "s.roi"]
 
 
@@ -64,7 +66,9 @@ FINETUNE = ["finetune", "--task", "xvnli", "--language", "ar", "--encoder", "uni
     [
         (EVALUATE, 2, "evaluate needs --encoder, --checkpoint, --store, or --predictions FILE"),
         ([*EVALUATE, "--encoder", "bert", "--checkpoint", "c", "--store", "s"], 2, "unknown encoder 'bert'"),
-        ([*EVALUATE, "--encoder", "uc2", "--checkpoint", "c", "--store", "s"], 66, "--checkpoint c does not exist"),
+        ([*EVALUATE, *ENCODER], 66, "--checkpoint c does not exist"),
+        ([*EVALUATE, *ENCODER, "--shots", "5"], 2, "of the set-ups few-shot and max-shot, not of zero-shot"),
+        ([*EVALUATE, *ENCODER, "--setup", "few-shot", "--shots", "7"], 2, "no set of 7 shots; there are 1, 5, 10"),
         (FINETUNE, 2, "xvnli has no ar train; its train sets are"),
         ([*FINETUNE, "--shots", "1"], 66, "train_1.jsonl is not there"),
         ([*FINETUNE, "--shots", "1", "--lr", "-1"], 2, "lr, warmup, weight decay and clip make no sense"),
