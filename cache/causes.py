@@ -90,14 +90,17 @@ def _keys(report: Comparison) -> Iterator[Cause]:
 
 
 def _images(report: Comparison) -> Iterator[Cause]:
-    for verdict, name, text in (
-        ("turned", "orientation", "one side turned photos upright by their EXIF orientation, the other did not"),
-        ("resized", "resized_images", "the images of one side are resized copies of the other's"),
-        ("other_file", "other_images", "the image files were others: their digests differ"),
-        ("other_size", "other_images", "the images were others: their sizes do not fit together"),
-    ):
-        images = report.count("image", verdict)
-        if _enough(report, images, 0):
+    others = report.count("image", "other_size")
+    if _enough(report, others):  # some of what looks like copies is so by chance then
+        others += report.count("image", "resized", "turned")
+    for images, name, text in (
+        (others, "other_images", "the images were others: their sizes do not fit together"),
+        (report.count("image", "other_file"), "other_images", "the image files were others: their digests differ"),
+        (report.count("image", "turned"), "orientation",
+         "one side turned photos upright by their EXIF orientation, the other did not"),
+        (report.count("image", "resized"), "resized_images", "the images of one side are resized copies"),
+    ):  # fmt: skip
+        if images and (name == "other_images" or not _enough(report, others)):
             yield Cause(name, text, images, [f"{images:,} of {report.compared:,} images"])
 
 
@@ -201,7 +204,8 @@ def _different_features(report: Comparison, images: int) -> Iterator[Cause]:
 
 def _colours(report: Comparison) -> tuple[str, float | None]:
     crossed, kept = report.warm_cold["crossed"], report.warm_cold["kept"]
-    if crossed + kept < LEAST_COLOURS:
+    same_numbering = report.attributes.shifts.most_common(1)[:1] == [(0, report.attributes.shifts[0])]
+    if crossed + kept < LEAST_COLOURS or not same_numbering:
         return "", None
     text = f"of {crossed + kept:,} regions called red or blue, {crossed:,} are called the other on the other side"
     return text, crossed / (crossed + kept)
@@ -220,8 +224,10 @@ _BOXES = {
 
 
 def _boxes(report: Comparison) -> Iterator[Cause]:
+    # where features differ, regions were matched by trying frames, one of which fits a few images by chance
+    tried = _enough(report, report.count("features", "different") + report.without_match, LARGE)
     for verdict, side, note, images in _verdicts(report, "boxes", *_BOXES):
-        if _enough(report, images, LARGE if verdict == "moved" else SHOWN):
+        if _enough(report, images, LARGE if verdict == "moved" or tried else SHOWN):
             name, text = _BOXES[verdict]
             text = text.format(side=side or "one side", note=note)
             if verdict == "scaled":

@@ -15,49 +15,15 @@ from .distribution import Distribution, short
 from .errors import UsageError
 from .formats.base import Problem
 from .key_forms import Translation, missing_from, translation
+from .labels import Labels, names_of
 from .pairing import SAME, Pair, compare_pair
 from .regions import Regions
 
 EXAMPLES = 5  # keys kept of each finding
-MOST_SHIFT = 2  # differences of ids that are told apart
 WARM, COLD = ("red", "orange", "brown", "maroon"), ("blue", "light blue", "dark blue", "navy")
 _BATCH = 64
 
 Words = Mapping[str, Sequence[str]]
-
-
-@dataclass
-class Labels:
-    """How the ids of matched regions agree.
-
-    Attributes:
-        regions: that have an id on both sides.
-        same_id, same_name: of those, how many agree; by name where both sides have names.
-        named: of those, how many have names on both sides.
-        shifts: id of B - id of A -> regions; None stands for more than MOST_SHIFT.
-    """
-
-    regions: int = 0
-    same_id: int = 0
-    same_name: int = 0
-    named: int = 0
-    shifts: Counter[int | None] = field(default_factory=Counter)
-
-    def add(self, ids_a: np.ndarray, ids_b: np.ndarray, words_a: Sequence[str], words_b: Sequence[str]) -> None:
-        shift = ids_b.astype(np.int64) - ids_a
-        self.regions += len(shift)
-        self.same_id += int(np.count_nonzero(shift == 0))
-        for step, count in zip(*np.unique(np.clip(shift, -3, 3), return_counts=True), strict=True):
-            self.shifts[int(step) if abs(step) <= MOST_SHIFT else None] += int(count)
-        for one, two in zip(_names(ids_a, words_a), _names(ids_b, words_b), strict=True):
-            if one is not None and two is not None:
-                self.named += 1
-                self.same_name += one == two
-
-    def to_dict(self) -> dict[str, Any]:
-        shifts = {"more" if step is None else f"{step:+d}": count for step, count in self.shifts.most_common()}
-        return {"regions": self.regions, "same_id": self.same_id, "named": self.named, "same_name": self.same_name,
-                "id_of_b_minus_id_of_a": shifts}  # fmt: skip
 
 
 @dataclass
@@ -227,7 +193,7 @@ class Comparison:
             words_a, words_b = (w.get(what, ()) for w in words)
             getattr(self, what).add(ids_a, ids_b, words_a, words_b)
             if what == "attributes" and pair.features == "different":
-                for one, two in zip(_names(ids_a, words_a), _names(ids_b, words_b), strict=True):
+                for one, two in zip(names_of(ids_a, words_a), names_of(ids_b, words_b), strict=True):
                     if {one, two} <= {*WARM, *COLD}:
                         self.warm_cold["kept" if (one in WARM) == (two in WARM) else "crossed"] += 1
 
@@ -268,7 +234,7 @@ def compare(
     rule = translation(streamed, other, keys)
     report.keys = Translation(rule.rule_b, rule.rule_a, rule.by_form) if turned else rule
     sides = ("b", "a") if turned else ("a", "b")
-    words = (a.vocabularies, b.vocabularies)
+    words = (_words(a, b), _words(b, a))
     met, lost = 0, 0
     for mine, theirs in _pairs(streamed, other, rule, sample, keys, report, sides):
         progress()
@@ -282,6 +248,11 @@ def compare(
     setattr(report, f"missing_in_{sides[1]}", lost)
     setattr(report, f"missing_in_{sides[0]}", _missing(streamed, other, rule, met, report, sides[0]) if whole else None)
     return report
+
+
+def _words(mine: Contents, other: Contents) -> Words:
+    """Names of a side's ids: its own, else those of the other side."""
+    return {what: mine.vocabularies.get(what) or other.vocabularies.get(what, ()) for what in ("classes", "attributes")}
 
 
 def _pairs(
@@ -336,10 +307,6 @@ def _missing(streamed: Contents, other: Lookup, rule: Translation, met: int, rep
 
 def _alignment(own: float, strange: float, count: float) -> float | None:
     return (own - strange) / max(count - strange, 1e-9) if count else None
-
-
-def _names(ids: np.ndarray, words: Sequence[str]) -> list[str | None]:
-    return [words[i] if 0 <= i < len(words) else None for i in ids.tolist()]
 
 
 def recorded(choices: tuple[Mapping[str, Any], Mapping[str, Any]]) -> dict[str, tuple[Any, Any]]:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from .contents import Contents
     from .stats import Stats
 
-DIFFERENT = 65  # exit code of --fail-on-difference
 PLOT_FORMATS = ("png", "svg")
 _JSON = typer.Option(False, "--json", help="Print the result as JSON.")
 _QUIET = typer.Option(False, "--quiet", "-q", help="No progress.")
@@ -39,7 +38,10 @@ def stats(
     as_json: bool = _JSON,
     quiet: bool = _QUIET,
 ) -> None:
-    """Say what the records are like: regions, classes, features, boxes, sizes, and what looks wrong."""
+    """Say what the records are like: regions, classes, features, boxes, sizes, and what looks wrong.
+
+    Exit code 65: some cannot be read, or there are none.
+    """
     if plot_format not in PLOT_FORMATS:
         raise UsageError(f"--plot-format {plot_format} is not one of {', '.join(PLOT_FORMATS)}")
     if plots is not None:
@@ -60,11 +62,11 @@ def stats(
         files = [str(path) for path in plot(found, plots, plot_format)]
     if as_json:
         print(json.dumps({**found.to_dict(top), "plots": files}, indent=2))
-        return
-    _print_stats(found, top)
-    for path in files:
-        say(f"wrote {path}")
-    if found.unreadable:
+    else:
+        _print_stats(found, top)
+        for path in files:
+            say(f"wrote {path}")
+    if found.unreadable or not found.records:
         raise typer.Exit(DataError.exit_code)
 
 
@@ -126,7 +128,10 @@ def compare(
     as_json: bool = _JSON,
     quiet: bool = _QUIET,
 ) -> None:
-    """Say how two caches of the same images differ, and the likely causes with the evidence."""
+    """Say how two caches of the same images differ, and the likely causes with the evidence.
+
+    Exit code 0: they could be compared, 65: they have no image in common.
+    """
     from .causes import causes
     from .compare import compare as run
     from .contents import ForeignContents, open_contents
@@ -144,7 +149,8 @@ def compare(
     else:
         _print_comparison(report)
         print_causes(likely)
-    raise typer.Exit(DIFFERENT if fail_on_difference and report.differences_found() else 0)
+    failed = not report.compared or (fail_on_difference and report.differences_found())
+    raise typer.Exit(DataError.exit_code if failed else 0)
 
 
 def _looks_like_store(path: str) -> bool:

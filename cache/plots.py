@@ -22,7 +22,7 @@ _FIGURES = {
     "regions": ("regions",),
     "images": ("width", "height"),
     "boxes": ("box_width", "box_height", "box_area"),
-    "features": ("norm", "zeros"),
+    "features": ("norm", "peak", "zeros"),
     "scores": ("score", "class_prob", "attr_prob"),
 }
 _SHARES = ("zeros", "score", "class_prob", "attr_prob")  # drawn from 0 to 1

@@ -22,7 +22,7 @@ OUTSIDE = 1.0  # pixels that a box may reach beyond the image and count as insid
 MEASURES = {
     "regions": "regions per image", "width": "image width, px", "height": "image height, px",
     "box_width": "box width, px", "box_height": "box height, px", "box_area": "box area, share of the image",
-    "norm": "norm of a feature", "zeros": "zeros in a feature, share", "value": "value of a feature",
+    "norm": "norm of a feature", "zeros": "zeros in a feature, share", "peak": "largest number of a feature",
     "score": "score", "class_prob": "class probability", "attr_prob": "attribute probability",
     "bytes": "bytes of a record",
 }  # fmt: skip
@@ -158,7 +158,7 @@ class Stats:
         with np.errstate(over="ignore"):
             self.measures["norm"].add(np.sqrt(np.einsum("nd,nd->n", features, features, dtype=np.float64)))
         self.measures["zeros"].add(1 - used.mean(axis=1) if len(used) else np.empty(0))
-        self.measures["value"].add(features)
+        self.measures["peak"].add(features.max(axis=1) if len(features) else np.empty(0))
         self._trouble("zero_rows", record.key, ~used.any(axis=1))
         live = used.any(axis=0)
         if self.live is None or len(self.live) != len(live):

@@ -33,6 +33,7 @@ NOTATION = frozenset(
 SAME_MODEL = frozenset(
     "channel_order resize_rule other_input pooled_boxes regression selection orientation unknown".split()
 )
+OTHER_IMAGES = frozenset(("other_images", "resized_images"))  # then nothing can be said of the model
 MOST_APPENDED = 7  # numbers that systems append to features: the box, its size and area
 TRIES = 4  # images that are tried for each that is wanted: some may not decode
 
@@ -238,7 +239,7 @@ def _verdict(likely: Sequence[Cause]) -> str:
         return "yes"
     if names <= SAME_RECORDS | NOTATION:
         return "yes, written otherwise"
-    return "unknown" if names - NOTATION <= {"unknown"} else "no"
+    return "unknown" if names & OTHER_IMAGES or names - NOTATION <= {"unknown"} else "no"
 
 
 def _same(report: Comparison) -> float:

@@ -56,10 +56,10 @@ def _print(found: Identification) -> None:
     say(f"{found.cache}: {len(found.compared)} of the {found.found:,} images found in {found.images} were compared")
     best = found.best
     if best and best.made_it:
-        change = f", {best.change}" if best.change else ""
-        say(f"made by {best.model}{change}: {best.verdict}")
-    elif best:
-        say(f"not made by {best.model} as it is: {best.verdict}" if found.decided else "nothing tried explains it")
+        change = f" with one setting changed: {best.change}" if best.change else ""
+        say(f"made by {best.model}{change}{best.verdict.removeprefix('yes')}")
+    else:
+        say("made by none of the models that were tried" if found.decided else "which model made it cannot be told")
     rows = [(trial.model, trial.change or "as it is", trial.verdict, f"{trial.same:.0%}") for trial in found.trials]
     table(("model", "change", "made it", "same features"), rows)
     for name, reason in found.skipped.items():

@@ -83,7 +83,7 @@ def compare_digests(
     Args:
         stores: as for `open_store`.
         source, key_rule: as for `extract`; the rule is that of the store unless another is given.
-        on_difference: called with (kind, key, what there is to say of it) as they are met.
+        on_difference: called with (kind, key, what there is to say of it) of those that are kept, as they are met.
         progress: called after each image.
 
     Raises:
@@ -99,7 +99,7 @@ def compare_digests(
         setattr(report, kind, getattr(report, kind) + 1)
         if len(report.kept[kind]) < MOST_KEPT:
             report.kept[kind].append((key, about))
-        on_difference(kind, key, about)
+            on_difference(kind, key, about)
 
     met = array("Q")
     with ThreadPoolExecutor(_READERS) as readers:

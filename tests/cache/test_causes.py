@@ -207,3 +207,22 @@ def test_features_without_any_relation_in_equal_scenes_are_not_explained_away():
 def test_nothing_in_common():
     (cause,) = causes(compare(held([image(0, key="apple")]), held([image(0, key="pear")])))
     assert cause.name == "unknown" and "no image is in both" in cause.text
+
+
+def test_an_offset_of_ids_is_not_taken_for_swapped_colours():
+    plain = [image(i) for i in range(IMAGES)]
+    other = [shaken(r, 0.3).replace(attr_ids=r.attr_ids + 1) for r in plain]  # "red" comes before "blue"
+    assert set(named(plain, other)) == {"other_input", "attribute_offset"}
+
+
+def test_names_of_one_side_serve_both():
+    plain = [image(i) for i in range(IMAGES)]
+    for words in ((WORDS, {}), ({}, WORDS)):
+        sides = (held(plain, words[0]), held([swapped_colours(r) for r in plain], words[1]))
+        assert [cause.name for cause in causes(compare(*sides))] == ["channel_order"]
+
+
+def test_copies_by_chance_are_other_images():
+    plain = [image(i) for i in range(8)]
+    other = [r.replace(width=2 * r.width, height=(2 if i % 2 else 3) * r.height) for i, r in enumerate(plain)]
+    assert "other_images" in named(plain, other) and "resized_images" not in named(plain, other)

@@ -59,9 +59,10 @@ def test_stats_of_a_foreign_cache(run, write, tmp_path):
 @pytest.mark.parametrize("failures", [[], [Failure("f", "empty", "")]])
 def test_without_records(run, write, failures):
     empty = write("e.roi", [], failures)
-    assert "0 records" in run("stats", empty) and json.loads(run("stats", empty, "--json"))["records"] == 0
-    assert "no image is in both" in run("compare", empty, empty)
-    assert "0 images in both" in run("compare", empty, write("s.roi", [image(0)]))
+    assert "0 records" in run("stats", empty, code=65)
+    assert json.loads(run("stats", empty, "--json", code=65))["records"] == 0
+    assert "no image is in both" in run("compare", empty, empty, code=65)
+    assert "0 images in both" in run("compare", empty, write("s.roi", [image(0)]), code=65)
 
 
 def test_what_is_not_there_or_cannot_be_read(run, write, tmp_path):
@@ -107,7 +108,7 @@ def test_compare_chosen_keys(run, write, tmp_path):
 def test_keys_do_not_draw_on_the_terminal(run, write):
     a = write("a.roi", [image(0, key="odd\x1b[31m")])
     b = write("b.roi", [image(1, key="other")])
-    assert "\x1b" not in run("compare", a, b) and "\x1b" not in run(
+    assert "\x1b" not in run("compare", a, b, code=65) and "\x1b" not in run(
         "stats", write("c.roi", [image(0, n=0, key="\x1b")])
     )
 
