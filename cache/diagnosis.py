@@ -99,7 +99,7 @@ class Diagnosis:
         expected = shard.records + shard.failures if sealed else (None if index is None else len(index))
         known = dict(index.states()) if index is not None else self._merged_states(shard)
         complete = intact and index is not None and len(index) == expected
-        salvage = examine(source, shard.number, known, complete, expected)
+        salvage = examine(source, shard.number, known, complete, expected, self.trusted)
         listed = bool(self.manifest) and shard.number in {other.number for other in self.manifest.shards}
         return Part(shard, source, intact, listed, index, salvage)
 

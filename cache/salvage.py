@@ -60,12 +60,20 @@ class Salvage:
         return Index.build(sorted(self.states.items(), key=lambda state: (state[1].flags & FAILURE, state[0])))
 
 
-def examine(path: Path, number: int, known: Mapping[bytes, Entry], complete: bool, expected: int | None) -> Salvage:
+def examine(
+    path: Path,
+    number: int,
+    known: Mapping[bytes, Entry],
+    complete: bool,
+    expected: int | None,
+    current: bool = True,
+) -> Salvage:
     """Read every state of a shard's file, which may be missing.
 
     Args:
         known: what indexes say of the shard.
         complete: the file is as it was sealed and `known` is its own index, so that nothing else is to be looked for.
+        current: `known` was made when the shard was sealed, not before it was written to for the last time.
         expected: how many states the shard should have at least, if that is known.
 
     Raises: DiskError.
@@ -83,8 +91,9 @@ def examine(path: Path, number: int, known: Mapping[bytes, Entry], complete: boo
                 if {b"records", b"failures"} <= set(contents.entries):
                     expected = max(expected or 0, contents.entries[b"records"] + contents.entries[b"failures"])
             for key, entry in known.items():
-                if not (scanned_whole and key in result.states):  # else an index may be older, or the marks be missing
-                    _take_known(file.fileno(), key, entry._replace(shard=number), result)
+                scanned = scanned_whole and key in result.states
+                if current or not scanned:  # else the index may be older than the file
+                    _take_known(file.fileno(), key, entry._replace(shard=number), result, scanned)
     result.whole &= not result.broken
     named = len(result.states) + len(result.broken)
     if expected is not None:
@@ -123,13 +132,14 @@ def _take_nodes(fd: int, number: int, contents: Contents, result: Salvage) -> No
         result.unmarked = {*result.states, *result.broken} - marked
 
 
-def _take_known(fd: int, key: bytes, entry: Entry, result: Salvage) -> None:
-    """A state that an index names."""
+def _take_known(fd: int, key: bytes, entry: Entry, result: Salvage, scanned: bool) -> None:
+    """A state that an index names; if it is not there, that which was found by scanning a sound file counts."""
     try:
         features = _check(key, _read(fd, entry.offset, entry.length), entry)
     except CorruptRecord:
-        result.states.pop(key, None)
-        result.broken[key] = entry
+        if not scanned:
+            result.states.pop(key, None)
+            result.broken[key] = entry
     else:
         _take(result, key, entry, features)
 
