@@ -16,10 +16,11 @@ from .errors import (
     UsageError,
     WeightsError,
 )
+from .opening import read_fingerprint
 from .regions import FAILURE_KINDS, Failure, Regions
 from .states import WriteResult
 from .store import RegionStore, open_store
-from .writer import StoreWriter, read_fingerprint
+from .writer import StoreWriter
 
 __all__ = [
     "FAILURE_KINDS",

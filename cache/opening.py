@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from . import index, lock, manifest
 from .environment import LOCK_SUFFIX, Environment
@@ -65,6 +67,18 @@ def open_manifest(path: Path, wanted: Manifest) -> Manifest:
     if result != existing:
         result.save(path)
     return result
+
+
+def read_fingerprint(path: str | os.PathLike) -> dict[str, Any] | None:
+    """The fingerprint of the store at `path`; None when there is no store yet, or one that holds nothing.
+
+    Raises: StoreDamaged.
+    """
+    try:
+        manifest = Manifest.load(Path(path))
+    except StoreNotFound:
+        return None
+    return manifest.fingerprint if manifest.shards else None
 
 
 def differences(one: Manifest, other: Manifest, places: tuple[str, str] = ("in the store", "here")) -> list[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import environment as lmdb_file
 from .environment import LOCK_SUFFIX, Environment, View
-from .errors import DiskError, InvalidRegions, StoreDamaged, StoreMismatch, StoreNotFound, UsageError
+from .errors import DiskError, InvalidRegions, StoreDamaged, StoreMismatch, UsageError
 from .index import FILE as MERGED_INDEX
 from .index import Index
 from .keys import MAX_KEY_BYTES
@@ -340,18 +340,6 @@ class StoreWriter:
             self._closed = True
             self._forget_environment()
             self._lock.release()
-
-
-def read_fingerprint(path: str | os.PathLike) -> dict[str, Any] | None:
-    """The fingerprint of the store at `path`; None when there is no store yet, or one that holds nothing.
-
-    Raises: StoreDamaged.
-    """
-    try:
-        manifest = Manifest.load(Path(path))
-    except StoreNotFound:
-        return None
-    return manifest.fingerprint if manifest.shards else None
 
 
 def _check_key(key: str) -> None:
