@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -150,12 +151,9 @@ class StoreWriter:
 
             environment.write(fill)
             if environment.data_size() >= self._shard_size:
-                try:
+                with suppress(DiskError):  # this call is committed; the next one, or close, tries again
                     self._seal()
-                except DiskError:
-                    pass  # this call is committed; the next one, or close, tries again
-                else:
-                    self._hand_over()
+                self._hand_over()
         return result
 
     def states(self, keys: Sequence[str]) -> list[None | str | Failure]:
