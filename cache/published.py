@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-from .errors import StoreDamaged
+from .errors import StoreDamaged, StoreUnreachable
 from .index import Entry
 from .manifest import Shard
 from .mirror import Mirror, read_head
@@ -96,7 +96,12 @@ class PublishedSnapshot(Snapshot):
         return read_head(self._folder)
 
     def changed(self, asked: bool) -> bool:
-        return (asked or time.monotonic() - self._looked > MISS_SECONDS) and super().changed(asked)
+        if asked:
+            return super().changed(asked)
+        try:
+            return time.monotonic() - self._looked > MISS_SECONDS and super().changed(asked)
+        except StoreUnreachable:
+            return False  # what is known holds; a key that is not there is no reason to fail
 
     def _take(self, check: bool, shards: frozenset[int] | None) -> None:
         manifest = self._mirror.manifest(self.signature)

@@ -11,7 +11,17 @@ import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
-from cache import CorruptRecord, DiskError, Failure, MissingKeys, StoreDamaged, StoreNotFound, StoreWriter, open_store
+from cache import (
+    CorruptRecord,
+    DiskError,
+    Failure,
+    MissingKeys,
+    StoreDamaged,
+    StoreNotFound,
+    StoreWriter,
+    open_store,
+    published,
+)
 from cache import remote as remote_module
 from cache.dataset import RegionDataset, RegionLoader
 from cache.errors import StoreUnreachable, UsageError
@@ -280,6 +290,15 @@ def test_a_server_that_goes_on_failing(web, status, error, remedy):
     with pytest.raises(error, match=f"{web.url}/shard-00000.lmdb.*{remedy}") as raised:
         store.get_many(["a", "d/1"])
     assert raised.value.exit_code == (75 if status == 503 else 74)
+
+
+def test_a_miss_does_not_need_the_server(web, monkeypatch):
+    store = open_store(web.url)
+    web.answer = lambda name, data: 503
+    monkeypatch.setattr(published, "MISS_SECONDS", -1.0)
+    assert store.get("z") is None and "z" not in store and "a" in store
+    with pytest.raises(StoreUnreachable):
+        store.refresh()
 
 
 def test_nobody_there():
