@@ -107,6 +107,7 @@ VG_X101_IGLUE = replace(
     selection=PerClassNMS(min_score=0.0, min_regions=100, pixel_inclusive=True, clip=False),
 )
 
+# Assumed, because the port's configuration was not at hand: the thresholds of vg-r101, and 36 for both of its bounds.
 FRCNN_VG_HF = replace(
     VG_R101,
     name="frcnn-vg-hf",

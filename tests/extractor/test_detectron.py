@@ -2,6 +2,7 @@
 
 import pickle
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -110,6 +111,18 @@ def test_a_record_does_not_depend_on_its_company(case, pictures):
     alone = [extractor([picture])[0] for picture in pictures[:3]]
     for mine, other in zip(extractor(pictures[:3][::-1])[::-1], alone, strict=True):
         assert np.array_equal(mine.features, other.features) and np.array_equal(mine.boxes, other.boxes)
+
+
+def test_the_recipe_of_vsr_on_a_small_model(case, pictures):
+    if case[3].MODEL.ROI_HEADS.NAME == "Res5ROIHeads":
+        pytest.skip("the recipe is for a pyramid")
+    recipe = get_preset("vsr-visualbert")
+    architecture = replace(recipe.architecture, config=case[0], dim=24, num_classes=5)
+    extractor = Extractor(replace(recipe, architecture=architecture), case[1], "cpu", "float32", DecodePolicy())
+    for regions in extractor(pictures[:2]):
+        assert 10 <= len(regions) <= 100 and regions.features.shape[1] == 24 and regions.features.min() < 0
+        assert (np.diff(regions.scores) <= 0).all() and (regions.scores[10:] >= 0.5).all()
+        assert (regions.class_ids < 5).all()
 
 
 @pytest.mark.parametrize(

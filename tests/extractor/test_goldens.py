@@ -82,7 +82,8 @@ def test_the_c4_network_and_given_boxes(golden, checkpoint, image):
     np.testing.assert_allclose(given.attr_probs, stored["given_attr_conf"], atol=1e-4)
 
 
-@pytest.mark.parametrize("image", ["syn_1200x300", SLOW])
+@pytest.mark.slow
+@pytest.mark.parametrize("image", ["syn_1200x300", "syn_480x640"])
 def test_the_pyramid_network_as_iglue_ran_it(golden, checkpoint, image):
     extractor = load(get_preset("vg-x101-iglue"), checkpoint("x101fpn"))
     check_pyramid(extractor, golden / "images" / f"{image}.png", np.load(golden / "x101fpn" / f"{image}.npz"))
