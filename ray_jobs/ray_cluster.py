@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import tempfile
 import threading
 import time
@@ -56,8 +57,8 @@ class Cluster:
         self._nodes: dict[str, Node] = {}
         self._poll()
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="cluster", daemon=True)
-        self._thread.start()
+        for work in (self._follow, self._watch):
+            threading.Thread(target=work, name="cluster", daemon=True).start()
 
     @property
     def nodes(self) -> list[Node]:
@@ -72,7 +73,7 @@ class Cluster:
     def check(self) -> None:
         """Raises: InfrastructureLost when this machine's part of the cluster, or its head, is gone."""
         if self.own_node not in self._nodes:
-            raise InfrastructureLost(f"Ray on this machine has died{self._remedy()}")
+            raise InfrastructureLost(self._died())
         if (silence := time.monotonic() - self._heard) > MOST_SILENCE:
             raise InfrastructureLost(f"the Ray cluster has not answered for {silence:.0f} seconds{self._remedy()}")
 
@@ -122,6 +123,22 @@ class Cluster:
             except Exception as error:  # its silence tells
                 log.info("the Ray cluster does not answer: %s", error)
 
+    def _watch(self) -> None:
+        """End this process when Ray's own on this machine dies: Ray would, at its next step, as if we had a bug."""
+        with socket.socket(socket.AF_UNIX) as raylet:
+            raylet.connect(self._raylet)
+            raylet.settimeout(POLL_SECONDS)
+            while not self._closed.is_set():
+                try:
+                    alive = raylet.recv(1)
+                except TimeoutError:
+                    continue
+                except OSError:
+                    alive = b""
+                if not alive and not self._closed.is_set():
+                    os.write(2, f"\nError: {self._died()}\n".encode())
+                    os._exit(InfrastructureLost.exit_code)
+
     def _poll(self) -> None:
         begin = time.monotonic()
         nodes = {}
@@ -129,8 +146,13 @@ class Cluster:
             if node["Alive"]:
                 offers = node["Resources"]
                 cpus, gpus = int(offers.get("CPU", 0)), offers.get("GPU", 0.0)
+                if node["NodeID"] == self.own_node:
+                    self._raylet = node["RayletSocketName"]
                 nodes[node["NodeID"]] = Node(node["NodeID"], node["NodeManagerAddress"], cpus, gpus)
         self._nodes, self._heard = nodes, begin
+
+    def _died(self) -> str:
+        return f"Ray on this machine has died{self._remedy()}"
 
     def _remedy(self) -> str:
         logs = f"; its logs are in {self._folder}" if self._folder else ""

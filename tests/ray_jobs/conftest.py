@@ -131,6 +131,21 @@ def contents():
 
 
 @pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 600 kB, and how to mount it anew with other options."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = shutil.which("mount")
+    if os.getuid() or not mount:
+        pytest.skip("mounting a small file system needs root")
+    made = subprocess.run([mount, "-t", "tmpfs", "-o", "size=600k", "tmpfs", place], capture_output=True, text=True)
+    if made.returncode:
+        pytest.skip(f"mounting a small file system is not allowed here: {made.stderr.strip()}")
+    yield place, lambda options: subprocess.run([mount, "-o", f"remount,{options}", place], check=True)
+    subprocess.run([shutil.which("umount"), place], check=True)
+
+
+@pytest.fixture
 def weights(tmp_path):
     path = tmp_path / "fake.weights"
     path.write_bytes(b"the fake model does not look at them")

@@ -4,9 +4,7 @@ import json
 import multiprocessing
 import os
 import random
-import shutil
 import signal
-import subprocess
 import time
 
 import pytest
@@ -123,21 +121,6 @@ def test_a_second_writer_is_refused_and_the_first_goes_on(whole, tmp_path, conte
     command.gate.touch()
     assert first.wait(timeout=60) == 0
     assert contents(tmp_path / "s.roi") == expected
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 600 kB, and how to mount it anew with other options."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = shutil.which("mount")
-    if os.getuid() or not mount:
-        pytest.skip("mounting a small file system needs root")
-    made = subprocess.run([mount, "-t", "tmpfs", "-o", "size=600k", "tmpfs", place], capture_output=True, text=True)
-    if made.returncode:
-        pytest.skip(f"mounting a small file system is not allowed here: {made.stderr.strip()}")
-    yield place, lambda options: subprocess.run([mount, "-o", f"remount,{options}", place], check=True)
-    subprocess.run([shutil.which("umount"), place], check=True)
 
 
 def test_a_full_disk_is_named_and_the_job_finishes_when_there_is_room(

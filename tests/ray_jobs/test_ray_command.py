@@ -56,8 +56,8 @@ def one(relatives, name):
     return next(pid for pid, line in relatives.items() if name in line)
 
 
-def gone(pids, seconds=40):
-    """Whether all these processes end within so many seconds."""
+def gone(pids, seconds=150):
+    """Whether all these processes end within so many seconds; the agents of Ray need some when nobody tells them."""
     end = time.monotonic() + seconds
     while left := set(pids) & set(processes()):
         if time.monotonic() > end:

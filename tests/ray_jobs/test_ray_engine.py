@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from PIL import Image
 
-from cache import InfrastructureLost, StoreLocked, StoreWriter, WeightsError, open_store
+from cache import DiskError, InfrastructureLost, StoreLocked, StoreWriter, WeightsError, open_store
 from ray_jobs import extract
 from ray_jobs.work import UNIT
 
@@ -186,6 +186,20 @@ def test_a_second_writer_is_refused_before_anything_starts(ray_job, photos, tmp_
     with StoreWriter(tmp_path / "s.roi"), pytest.raises(StoreLocked, match="is being written"):
         ray_job(photos(2), tmp_path / "s.roi")
     assert not ray_job.processes()
+
+
+def test_a_full_disk_is_named_and_the_job_finishes_when_there_is_room(
+    ray_job, job, small_disk, photos, tmp_path, contents
+):
+    place, remount = small_disk
+    folder = photos(300)
+    with pytest.raises(DiskError, match=f"the disk at {place} is full"):
+        ray_job(folder, place / "s.roi", dtype="float32")
+    kept = len(open_store(str(place / "s.roi")))
+    remount("size=20m")
+    assert 0 < kept == ray_job(folder, place / "s.roi").already
+    job(folder, tmp_path / "whole.roi", dtype="float32")
+    assert contents(place / "s.roi") == contents(tmp_path / "whole.roi")
 
 
 @pytest.mark.parametrize(("models_per_gpu", "expected"), [(1, ["0", "1"]), (2, ["0", "0", "1", "1"])])
