@@ -11,6 +11,7 @@ import errno
 import itertools
 import os
 import random
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -299,6 +300,15 @@ class RemoteFolder:
         for secret in self._secrets:
             text = text.replace(secret, "***")
         return text[:300]
+
+
+def _forget_event_loop() -> None:
+    """The thread of fsspec's event loop does not survive a fork, and not every version of it minds that."""
+    if "fsspec.asyn" in sys.modules:
+        sys.modules["fsspec.asyn"].reset_lock()
+
+
+os.register_at_fork(after_in_child=_forget_event_loop)
 
 
 def _is_range_error(error: Exception) -> bool:
