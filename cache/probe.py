@@ -1,4 +1,4 @@
-"""Read an open shard in a process of its own, which a damaged file may kill."""
+"""Read LMDB files in a process of their own, which a damaged one may kill: here open shards, all of them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import lmdb
 
@@ -24,21 +25,25 @@ class Findings:
     problems: list[str] = field(default_factory=list)
 
 
+def own_process(module: str, *arguments: str) -> dict[str, Any]:
+    """What subprocess takes to run a module of this package. Paths among the arguments are to be absolute."""
+    root = str(Path(__file__).resolve().parent.parent)
+    others = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    return {
+        "args": [sys.executable, "-m", module, *arguments],
+        "cwd": root,  # python looks for modules there first: whatever lies in the user's directory is not to be run
+        "env": {**os.environ, "PYTHONPATH": os.pathsep.join([root, *map(os.path.abspath, others)])},
+    }
+
+
 def probe(path: Path, feature_dtype: str | None = None, dim: int | None = None) -> Findings:
     """Read all of an open shard in a child process.
 
     Args:
         feature_dtype, dim: what the features of the records must be; None: anything.
     """
-    root = str(Path(__file__).resolve().parent.parent)
-    others = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-    child = subprocess.run(
-        [sys.executable, "-m", f"{__package__}.probe", os.path.abspath(path), json.dumps([feature_dtype, dim])],
-        cwd=root,  # python looks for modules there first: whatever lies in the user's directory is not to be run
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([root, *map(os.path.abspath, others)])},
-        capture_output=True,
-        text=True,
-    )
+    arguments = os.path.abspath(path), json.dumps([feature_dtype, dim])
+    child = subprocess.run(**own_process(f"{__package__}.probe", *arguments), capture_output=True, text=True)
     if child.returncode < 0:
         return Findings(problems=[f"reading it kills the process (signal {-child.returncode}): cut short or altered"])
     if child.returncode:

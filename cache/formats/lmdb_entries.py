@@ -16,6 +16,7 @@ from typing import BinaryIO
 import lmdb
 
 from ..errors import DataError
+from ..probe import own_process
 from .pickles import UnsafePickle, load_pickle
 
 KEYS = b"keys"
@@ -29,13 +30,8 @@ def entries(path: Path) -> Iterator[tuple[bytes, bytes, bytes]]:
 
     Raises: DataError: it is no LMDB, is cut short, or is damaged so that it cannot be read on.
     """
-    root = str(Path(__file__).resolve().parents[2])
-    search = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     child = subprocess.Popen(
-        [sys.executable, "-m", __name__, os.path.abspath(path)],
-        env={**os.environ, "PYTHONPATH": search},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        **own_process(__name__, os.path.abspath(path)), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
     try:
         while True:

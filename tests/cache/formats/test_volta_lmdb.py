@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import lmdb
 import numpy as np
@@ -53,6 +54,14 @@ def put(tmp_path):
         return path
 
     return put
+
+
+def test_what_lies_in_the_working_directory_is_not_run(put, tmp_path, monkeypatch):
+    put({"a": from_h5()})
+    for name in ("cache.py", "lmdb.py"):
+        (tmp_path / name).write_text("raise SystemExit('the wrong module')")
+    monkeypatch.chdir(tmp_path)
+    assert convert(Path("v.lmdb"), Path("s.roi")).records == 1
 
 
 @pytest.mark.parametrize("subdir", [True, False])
