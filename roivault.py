@@ -47,6 +47,7 @@ VERBS = {
     "tasks": ("consumers.task_commands", "What tasks there are, and what their annotations are like."),
     "finetune": ("ray_jobs.finetune", "An encoder on a task, from a store; the same line again continues."),
     "evaluate": ("ray_jobs.evaluate", "An encoder on a task's test sets, or a predictions file."),
+    "report": ("consumers.report_command", "Scores beside the published ones: tables, curves, intervals, plots."),
     "doctor": ("ray_jobs.doctor", "What this machine has and lacks."),
 }
 

@@ -40,7 +40,7 @@ setup(
     python_requires=">=3.10",
     packages=find_packages(include=[pattern for name in PACKAGES for pattern in (name, f"{name}.*")]),
     py_modules=["roivault"],
-    package_data={"extractor": ["data/*"]},
+    package_data={"extractor": ["data/*"], "consumers": ["published/*.csv"]},
     install_requires=BASE,
     extras_require=EXTRAS,
     entry_points={"console_scripts": ["roivault=roivault:main"]},
