@@ -181,7 +181,7 @@ class SealedShard:
 
     def offset_of(self, array: np.ndarray) -> int | None:
         """Where in the file an array lies; None if it is not a view of it."""
-        offset = _address(array.data) - _address(self.view) if array.size else 0
+        offset = array.__array_interface__["data"][0] - _address(self.view) if array.size else 0
         return offset if 0 <= offset < len(self.view) else None
 
     def seen_as(self, dtype: np.dtype) -> np.ndarray:

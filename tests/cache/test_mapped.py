@@ -12,10 +12,10 @@ from cache.mapped import MappedRecords
 KEYS = [f"image {i}" for i in range(20)]
 
 
-@pytest.fixture
-def path(tmp_path, make):
+@pytest.fixture(params=["float16", "float32", "bfloat16"])
+def path(tmp_path, make, request):
     """Two sealed shards; one image has no regions."""
-    with StoreWriter(tmp_path / "a.roi") as writer:
+    with StoreWriter(tmp_path / "a.roi", request.param) as writer:
         for start in (0, 12):
             writer.write([make(key, n=i % 5) for i, key in enumerate(KEYS[start : start + 12], start)])
             writer.seal()
