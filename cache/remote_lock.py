@@ -77,12 +77,14 @@ class RemoteLock:
     def _acquire(self) -> None:
         seen, since = None, 0.0
         while True:
-            try:
-                self._folder.put(FILE, self._content(), create=True)
-                time.sleep(0 if self._folder.local else _SETTLE)
-            except FileExistsError:
-                pass
             held = self._read()
+            if not held:
+                try:
+                    self._folder.put(FILE, self._content(), create=True)
+                    time.sleep(0 if self._folder.local else _SETTLE)
+                except FileExistsError:
+                    pass
+                held = self._read()
             if held.get("token") == self._holder["token"]:
                 return
             if not held:  # it was given up meanwhile
