@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ import typer
 from .errors import InputNotFound, UsageError
 from .formats import FORMATS
 from .output import say
+from .progress import Counting
 from .remote import is_url
 
 if TYPE_CHECKING:
@@ -43,9 +43,10 @@ def convert(
 
     words = {name: _read_names(file) for name, file in (("classes", classes), ("attributes", attributes)) if file}
     listen: dict[str, Any] = {} if as_json else {"on_problem": _print_problem}
-    if not (as_json or quiet):
-        listen["on_progress"] = _Progress()
-    report = run(source if is_url(source) else Path(source), output, from_format, to_format, dtype, words, class_offset, **listen)
+    source = source if is_url(source) else Path(source)
+    with Counting(None, as_json or quiet, "records") as progress:
+        listen["on_progress"] = lambda records: progress(records - progress.done)
+        report = run(source, output, from_format, to_format, dtype, words, class_offset, **listen)
     if as_json:
         print(json.dumps(report.to_dict(), indent=2))
     elif not quiet:
@@ -83,21 +84,3 @@ def _read_names(path: Path) -> list[str]:
     if not names or not all(names):
         raise UsageError(f"{path}, line {names.index('') + 1 if names else 1}: there is no name on it")
     return names
-
-
-class _Progress:
-    """Records so far, on standard error: one line that is redrawn on a terminal, else JSON every 10 seconds."""
-
-    def __init__(self) -> None:
-        import time
-
-        self._clock, self._last = time.monotonic, time.monotonic()
-
-    def __call__(self, records: int) -> None:
-        if self._clock() - self._last < (0.5 if sys.stderr.isatty() else 10):
-            return
-        self._last = self._clock()
-        if sys.stderr.isatty():
-            print(f"\r{records:,} records", end="", file=sys.stderr)
-        else:
-            print(json.dumps({"records": records}), file=sys.stderr)

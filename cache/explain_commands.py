@@ -71,7 +71,7 @@ def stats(
 
 
 def _counting(contents: Contents, sample: int | None, quiet: bool) -> Any:
-    from .counting import Counting
+    from .progress import Counting
 
     total = contents.count()
     return Counting(total if sample is None else min(sample, total or sample), quiet)

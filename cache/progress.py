@@ -1,34 +1,39 @@
-"""Progress in bytes on stderr: a bar on a terminal, one JSON line every ten seconds anywhere else."""
+"""Progress of long work on stderr: a bar on a terminal, one JSON line every ten seconds anywhere else."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
+from collections.abc import Sequence
+from typing import Any
 
 JSON_SECONDS = 10.0
 
 
-class ByteProgress:
-    """A context manager that is called with (bytes done, bytes in all).
+class Progress:
+    """What is the same however the work is measured; a context manager.
 
     Args:
-        what: is being done, such as "published".
+        what: is being done or counted, such as "published".
         quiet: show nothing.
     """
 
     def __init__(self, what: str, quiet: bool = False):
-        self._what, self._quiet = what, quiet
-        self._last, self._bar = time.monotonic(), None
+        self._what, self._quiet, self._bar = what, quiet, None
+        self._begin = self._last = time.monotonic()
 
-    def __enter__(self) -> ByteProgress:
+    def _columns(self) -> Sequence[Any]:
+        """Of the bar. rich is imported only where there is one."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Progress:
         if not self._quiet and sys.stderr.isatty():
             from rich.console import Console
-            from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+            from rich.progress import Progress as Bar
 
-            columns = (BarColumn(20), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-            self._bar = Progress(*columns, console=Console(file=sys.stderr), transient=True)
-            self._task = self._bar.add_task(self._what, total=None)
+            self._bar = Bar(*self._columns(), console=Console(file=sys.stderr), transient=True)
+            self._task = self._bar.add_task(self._what, total=None, facts="")
             self._bar.start()
         return self
 
@@ -36,9 +41,45 @@ class ByteProgress:
         if self._bar:
             self._bar.stop()
 
-    def __call__(self, done: int, total: int) -> None:
+    def _show(self, done: int, total: int | None, line: dict[str, Any], facts: str = "") -> None:
+        """`line` is the JSON; `facts` what a bar may show besides."""
         if self._bar:
-            self._bar.update(self._task, completed=done, total=total)
-        elif not self._quiet and time.monotonic() - self._last >= JSON_SECONDS:
-            self._last = time.monotonic()
-            print(json.dumps({f"{self._what}_bytes": done, "total_bytes": total}), file=sys.stderr, flush=True)
+            self._bar.update(self._task, completed=done, total=total, facts=facts)
+        elif not self._quiet and (now := time.monotonic()) - self._last >= JSON_SECONDS:
+            self._last = now
+            print(json.dumps(line), file=sys.stderr, flush=True)
+
+
+class ByteProgress(Progress):
+    """Called with (bytes done, bytes in all)."""
+
+    def _columns(self) -> Sequence[Any]:
+        from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
+
+        return BarColumn(20), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
+
+    def __call__(self, done: int, total: int) -> None:
+        self._show(done, total, {f"{self._what}_bytes": done, "total_bytes": total})
+
+
+class Counting(Progress):
+    """Called after each image or record, or with how many more are done.
+
+    Args:
+        total: how many there will be; None while nobody knows.
+        what: they are.
+    """
+
+    def __init__(self, total: int | None = None, quiet: bool = False, what: str = "images"):
+        super().__init__(what, quiet)
+        self.done, self.total = 0, total
+
+    def _columns(self) -> Sequence[Any]:
+        from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
+
+        return BarColumn(20), MofNCompleteColumn(), self._what, TimeRemainingColumn()
+
+    def __call__(self, more: int = 1) -> None:
+        self.done += more
+        seconds = round(time.monotonic() - self._begin, 1)
+        self._show(self.done, self.total, {"seconds": seconds, self._what: self.done, "of": self.total})

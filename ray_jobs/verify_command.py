@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from cache import UsageError
-from cache.counting import Counting
 from cache.output import say
+from cache.progress import Counting
 
 if TYPE_CHECKING:
     from .source_digests import DigestReport
