@@ -80,7 +80,7 @@ class Collation:
         filled[:] = [count + extra for count in kept] if extra else kept
         np.less(np.arange(rows), filled[:, None], out=batch.arrays["mask"])
         sizes = np.array((widths, heights), np.float32).T
-        whole = min(counts) == max(counts) == rows  # nothing to pad and nothing to leave out
+        whole = not extra and min(counts) == max(counts) == rows  # nothing to pad and nothing to leave out
         _fill(batch, "boxes", images.boxes, kept, first, whole)
         if extra:
             each, places = np.arange(len(counts)), 0 if first else kept

@@ -92,6 +92,18 @@ def test_mean_region_counts_and_is_of_all_regions(images, global_region, normali
         np.testing.assert_allclose(own, rows[:kept], atol=1e-6)
 
 
+@pytest.mark.parametrize("global_region", ["first", "last"])
+@pytest.mark.parametrize("normalize", [False, True])
+def test_mean_region_takes_the_place_of_the_last_one_of_images_that_fill_the_batch(make, global_region, normalize):
+    full = [make("a", n=5, d=8, dtype=np.float32), make("b", n=5, d=8, dtype=np.float32)]
+    options = dict(max_regions=5, global_region=global_region, normalize=normalize)
+    batch, beside = collate_regions(full, **options), collate_regions([*full, make("c", n=2, d=8)], **options)
+    for name in ("features", "boxes", "locations", "mask"):
+        assert torch.equal(getattr(batch, name), getattr(beside, name)[:2])
+    own = slice(1, None) if global_region == "first" else slice(0, 4)
+    assert np.array_equal(batch.boxes[1, own], full[1].boxes[:4])
+
+
 def test_zero_rows_are_not_divided_by_zero():
     regions = Regions("a", 10, 10, np.zeros((2, 4)), np.zeros((2, 3), np.float32))
     batch = collate_regions([regions], normalize=True)
