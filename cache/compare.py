@@ -230,7 +230,7 @@ def compare(
     if not isinstance(other, Lookup):
         raise UsageError(f"one side has to be a store: `roivault convert {a.name} -o NAME.roi` first")
     if keys is not None and not isinstance(streamed, Lookup):
-        raise UsageError(f"--keys needs two stores: `roivault convert {streamed.name} -o NAME.roi` first")
+        raise UsageError(f"--ids needs two stores: `roivault convert {streamed.name} -o NAME.roi` first")
     rule = translation(streamed, other, keys)
     report.keys = Translation(rule.rule_b, rule.rule_a, rule.by_form) if turned else rule
     sides = ("b", "a") if turned else ("a", "b")

@@ -12,11 +12,11 @@ from typing import Any
 import xxhash
 
 from .errors import DataError, UsageError
-from .formats import detect, get_format
+from .formats import format_of, rows_of
 from .formats.base import Format, Notes, Problem
-from .manifest import FILE as MANIFEST
 from .regions import Regions
 from .store import RegionStore, open_store
+from .targets import is_store
 
 _BATCH = 64
 
@@ -120,7 +120,7 @@ class ForeignContents(Contents):
 
     def records(self, sample: int | None = None) -> Iterator[Regions | Problem]:
         """A sample is the first ones, since all before a record have to be read."""
-        return islice(self.layout.read(self.path, Notes()), sample)
+        return islice(rows_of(self.path, self.layout, Notes()), sample)
 
 
 class HeldContents(Lookup):
@@ -156,23 +156,15 @@ def open_contents(targets: Sequence[str | os.PathLike], layout: str | None = Non
         UsageError: it is nothing that can be read, or several foreign caches.
         InputNotFound, StoreDamaged, StoreMismatch, DataError
     """
-    if layout == "store" or (layout is None and any(map(_is_store, targets))):
+    stores = layout == "store" or (
+        layout is None and any(is_store(target) or not os.path.exists(target) for target in targets)  # or a pattern
+    )
+    if stores:
         return StoreContents(targets)
     if len(targets) > 1:
         raise UsageError("several caches of another system: give one of them, or `roivault convert` each to a store")
     path = Path(targets[0])
-    found = detect(path) if layout is None else get_format(layout)
-    if not found.read:
-        raise UsageError(f"{found.name} can be written, not read")
-    return ForeignContents(path, found)
-
-
-def _is_store(target: str | os.PathLike) -> bool:
-    """Whether it is a store, a shard of one, or a pattern; a name that ends in .roi always means a store."""
-    path = Path(target)
-    if path.suffix == ".roi" or "://" in str(target) or not path.exists():
-        return True
-    return (path / MANIFEST).exists() or (path.suffix == ".lmdb" and (path.parent / MANIFEST).exists())
+    return ForeignContents(path, format_of(path, layout))
 
 
 def _rank(key: str) -> int:

@@ -13,14 +13,14 @@ import numpy as np
 
 from .building import building
 from .convert_sinks import Row, Sink, foreign_sink, note_manifest, store_sink
-from .errors import DataError, InputNotFound, UsageError
-from .formats import by_suffix, detect, get_format
+from .errors import DataError, UsageError
+from .formats import by_suffix, format_of, get_format, rows_of
 from .formats.base import Format, Notes, Problem, Vocabularies
 from .keys import fits
-from .manifest import FILE as MANIFEST
 from .regions import FEATURE_DTYPES, Failure, Regions
 from .remote import is_url
 from .store import RegionStore, open_store
+from .targets import is_store
 
 STORE = "store"
 DEFAULT_DTYPE = "float16"
@@ -119,7 +119,7 @@ def convert(
         report.conventions["shift"] = f"{class_offset:+d} was added to every class id"
 
     words = _vocabularies(source, store, reader, vocabularies)
-    rows = _store_rows(store) if reader is None else reader.read(source, notes)
+    rows = _store_rows(store) if reader is None else rows_of(source, reader, notes)
     rows = _fitting(rows, words, class_offset, notes)
     with building(destination) as target:
         if writer is None:
@@ -144,30 +144,24 @@ def _sides(
     source: Path | str, destination: Path, source_format: str | None, destination_format: str | None
 ) -> tuple[Format | None, Format | None]:
     """Formats of source and destination, None for a store."""
-    if is_url(source):
-        if source_format not in (None, STORE):
-            raise UsageError(f"only a store can be read from a URL, --from {source_format} needs a path")
+    if source_format == STORE or (source_format is None and is_store(source)):
         reader = None
-    elif source_format is None:
-        reader = None if (source / MANIFEST).exists() or source.suffix == ".roi" else detect(source)
+    elif is_url(source):
+        raise UsageError(f"only a store can be read from a URL, --from {source_format} needs a path")
     else:
-        reader = None if source_format == STORE else get_format(source_format)
+        reader = format_of(source, source_format)
     if destination_format is not None:
         writer = None if destination_format == STORE else get_format(destination_format)
     elif destination.suffix == ".roi" or (reader and not destination.suffix):
         writer = None
     else:
         writer = by_suffix(destination)
-    if reader and not reader.read:
-        raise UsageError(f"{reader.name} can be written, not read")
     if writer and not writer.write:
         raise UsageError(f"{writer.name} can be read, not written")
     if reader and writer:
         raise UsageError(
             f"one side must be a store: convert {source} to NAME.roi first, then that to {writer.name}, and have both"
         )
-    if reader and not source.exists():
-        raise InputNotFound(f"there is nothing at {source}")
     return reader, writer
 
 

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from .errors import DataError, InputNotFound, UsageError
+from .errors import DataError, UsageError
+from .keys import read_keys
 from .output import say, size, table
+from .targets import is_store
 
 if TYPE_CHECKING:
     from .causes import Cause
@@ -122,7 +124,7 @@ def compare(
     a: str = typer.Argument(..., metavar="A", help="A store, or the cache of another system."),
     b: str = typer.Argument(..., metavar="B", help="The same; one of the two must be a store."),
     sample: int = typer.Option(None, "--sample", metavar="N", min=1, help="Compare N images, always the same ones."),
-    keys: Path = typer.Option(None, "--keys", metavar="FILE", help="Compare these keys of A, one a line."),
+    ids: Path = typer.Option(None, "--ids", metavar="FILE", help="Compare these keys of A, one a line."),
     from_format: str = typer.Option(None, "--from", metavar="F", help="Format of what is no store."),
     fail_on_difference: bool = typer.Option(False, "--fail-on-difference", help="Exit code 65 when they differ."),
     as_json: bool = _JSON,
@@ -136,10 +138,10 @@ def compare(
     from .compare import compare as run
     from .contents import ForeignContents, open_contents
 
-    if keys is not None and sample is not None:
-        raise UsageError("give --keys or --sample, not both")
-    chosen = None if keys is None else _read_keys(keys)
-    sides = [open_contents([path], from_format if not _looks_like_store(path) else None) for path in (a, b)]
+    if ids is not None and sample is not None:
+        raise UsageError("give --ids or --sample, not both")
+    chosen = None if ids is None else read_keys(ids)
+    sides = [open_contents([path], None if is_store(path) else from_format) for path in (a, b)]
     streamed = next((side for side in sides if isinstance(side, ForeignContents)), sides[0])
     with _counting(streamed, len(chosen) if chosen is not None else sample, as_json or quiet) as progress:
         report = run(*sides, sample, chosen, progress)
@@ -151,22 +153,6 @@ def compare(
         print_causes(likely)
     failed = not report.compared or (fail_on_difference and report.differences_found())
     raise typer.Exit(DataError.exit_code if failed else 0)
-
-
-def _looks_like_store(path: str) -> bool:
-    return path.rstrip("/").endswith(".roi")
-
-
-def _read_keys(path: Path) -> list[str]:
-    try:
-        keys = [line for line in path.read_text(encoding="utf-8").split("\n") if line]
-    except FileNotFoundError:
-        raise InputNotFound(f"--keys {path} does not exist") from None
-    except (UnicodeDecodeError, OSError) as error:
-        raise UsageError(f"--keys {path} cannot be read as a list of keys: {error}") from None
-    if not keys:
-        raise UsageError(f"--keys {path} has no keys")
-    return keys
 
 
 def _print_comparison(report: Comparison) -> None:

@@ -40,14 +40,17 @@ def file_key(relative: str, rule: str = "path") -> str:
     return name if rule == "name" else os.path.splitext(name)[0]
 
 
-def read_keys(path: Path, option: str = "--ids") -> list[str]:
-    """Keys from a file, one a line. Raises: InputNotFound; UsageError: it cannot be read as text."""
+def read_keys(path: Path) -> list[str]:
+    """Keys from the file of --ids, one a line. Raises: InputNotFound; UsageError: it is no text, or has no keys."""
     try:
-        return [line for line in path.read_text(encoding="utf-8").split("\n") if line]
+        keys = [line for line in path.read_text(encoding="utf-8").split("\n") if line]
     except FileNotFoundError:
-        raise InputNotFound(f"{option} {path} does not exist") from None
+        raise InputNotFound(f"--ids {path} does not exist") from None
     except (UnicodeDecodeError, OSError) as error:
-        raise UsageError(f"{option} {path} cannot be read as a list of keys: {error}") from None
+        raise UsageError(f"--ids {path} cannot be read as a list of keys: {error}") from None
+    if not keys:
+        raise UsageError(f"--ids {path} has no keys")
+    return keys
 
 
 def fits(key: str) -> bool:

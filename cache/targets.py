@@ -14,6 +14,14 @@ from .remote import RemoteFolder, is_url, shown, store_of
 Target = str | os.PathLike | Iterable[str | os.PathLike]
 
 
+def is_store(target: str | os.PathLike) -> bool:
+    """Whether a name means a store, or a shard of one: a URL, a name that ends in .roi, or what has a manifest."""
+    path = Path(target)
+    if is_url(target) or path.suffix == ".roi":
+        return True
+    return (path / FILE).exists() or (path.suffix == ".lmdb" and (path.parent / FILE).exists())
+
+
 def absolute(target: Target) -> list[str]:
     """The target as a list of absolute paths, globs and URLs. Raises: UsageError."""
     try:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 
-from ..errors import InputNotFound, UsageError
-from .base import Format
+from ..errors import DataError, InputNotFound, UsageError
+from ..regions import Regions
+from .base import Format, Notes, Problem
 
 FORMATS = {
     "volta-lmdb": "volta_lmdb:BASE64",
@@ -45,6 +47,29 @@ def detect(path: Path) -> Format:
             return fmt
     names = ", ".join(fmt.name for fmt in readable)
     raise UsageError(f"{path} looks like none of the formats that can be read ({names}); if it is one, say --from NAME")
+
+
+def format_of(path: Path, name: str | None) -> Format:
+    """The format to read a path by: the named one, else what its content tells.
+
+    Raises: InputNotFound; UsageError: there is no such format, or it cannot be read.
+    """
+    if name is None:
+        return detect(path)
+    found = get_format(name)
+    if not found.read:
+        raise UsageError(f"{found.name} can be written, not read")
+    if not path.exists():
+        raise InputNotFound(f"there is nothing at {path}")
+    return found
+
+
+def rows_of(path: Path, found: Format, notes: Notes) -> Iterator[Regions | Problem]:
+    """What a path holds, in its order. Raises: DataError: it is unusable as a whole, or of another format."""
+    try:
+        yield from found.read(path, notes)
+    except (IsADirectoryError, NotADirectoryError, FileNotFoundError) as error:
+        raise DataError(f"{path} cannot be read as {found.name} ({error}): say another format, or none") from None
 
 
 def by_suffix(path: Path) -> Format:

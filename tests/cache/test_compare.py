@@ -59,7 +59,7 @@ def test_a_foreign_cache_on_either_side(tmp_path):
     assert compare(foreign, store, sample=3).compared == 3
     with pytest.raises(UsageError, match="convert"):
         compare(foreign, foreign)
-    with pytest.raises(UsageError, match="--keys"):
+    with pytest.raises(UsageError, match="--ids"):
         compare(foreign, store, keys=["a"])
 
 

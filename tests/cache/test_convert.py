@@ -117,6 +117,11 @@ def test_what_makes_no_sense_is_refused_before_anything_is_made(store, tmp_path,
     assert [path.name for path in tmp_path.iterdir()] == ["s.roi"]
 
 
+def test_a_shard_is_read_as_one_of_a_store(store, tmp_path):
+    (shard,) = store.glob("*.lmdb")
+    assert convert(shard, tmp_path / "b.roi").source_format == "store" and digest(tmp_path / "b.roi") == digest(store)
+
+
 def test_from_foreign_to_foreign_goes_through_a_store(store, tmp_path):
     convert(store, tmp_path / "x.lmdb")
     with pytest.raises(UsageError, match="one side must be a store"):

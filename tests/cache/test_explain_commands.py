@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from cache import Failure, StoreWriter
 from cache.convert import convert
-from cache.errors import InputNotFound, UsageError
+from cache.errors import DataError, InputNotFound, UsageError
 from cache.explain_commands import register
 from tests.cache.images import WORDS, image
 
@@ -94,15 +94,27 @@ def test_compare_chosen_keys(run, write, tmp_path):
     a = write("a.roi", [image(i) for i in range(9)])
     keys = tmp_path / "keys.txt"
     keys.write_text("000001\n000003\n")
-    assert "2 images in both" in run("compare", a, a, "--keys", keys)
+    assert "2 images in both" in run("compare", a, a, "--ids", keys)
     assert "4 images in both" in run("compare", a, a, "--sample", 4)
     with pytest.raises(UsageError, match="not both"):
-        run("compare", a, a, "--sample", 4, "--keys", keys)
+        run("compare", a, a, "--sample", 4, "--ids", keys)
     keys.write_text("")
     with pytest.raises(UsageError, match="no keys"):
-        run("compare", a, a, "--keys", keys)
+        run("compare", a, a, "--ids", keys)
     with pytest.raises(InputNotFound, match="does not exist"):
-        run("compare", a, a, "--keys", tmp_path / "nowhere")
+        run("compare", a, a, "--ids", tmp_path / "nowhere")
+
+
+def test_format_is_that_of_what_is_no_store(run, write, tmp_path):
+    store = write("a", [image(i) for i in range(3)])  # no .roi
+    with pytest.raises(InputNotFound, match="nothing at"):
+        run("stats", tmp_path / "none.tsv", "--from", "lxmert-tsv")
+    with pytest.raises(InputNotFound, match="nothing at"):
+        run("compare", store, tmp_path / "none.tsv", "--from", "lxmert-tsv")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(DataError, match="folder cannot be read as lxmert-tsv .*say another format"):
+        run("stats", tmp_path / "folder", "--from", "lxmert-tsv")
+    assert "3 images in both" in run("compare", store, store, "--from", "lxmert-tsv")
 
 
 def test_keys_do_not_draw_on_the_terminal(run, write):
