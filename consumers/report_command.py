@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from cache import UsageError
+from cache import DiskError, UsageError
 from cache.output import say
 
 from .progress import CountProgress
@@ -54,8 +54,12 @@ def report(
 
         if out.exists() and not out.is_dir():
             raise UsageError(f"--out {out} is a file; give a folder")
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DiskError(f"--out {out} cannot be made: {error.strerror}") from error
     from .report import make_report
-    from .report_text import markdown, to_json
+    from .report_text import failures, markdown, to_json
 
     with CountProgress("runs", quiet) as progress:
         found = make_report(runs or (), annotations, eval_set, against, languages, detector_images, progress)
@@ -66,7 +70,7 @@ def report(
     if as_json:
         print(json.dumps({**to_json(found), "files": [str(file) for file in files] if out else []}, indent=2))
     elif out is not None:
-        for text in (*found.warnings, *(f"not scored: {where}: {why}" for where, why in found.failed)):
+        for text in (*found.warnings, *failures(found)):
             say(text)
         for file in files:
             say(f"wrote {file}")

@@ -13,9 +13,11 @@ from .report_text import markdown, scores_csv, tables_csv, to_json
 def write_report(report: Report, folder: Path, form: str = "png") -> list[Path]:
     """Write report.md, report.json, scores.csv, tables.csv and the plots there are data for; returns the files.
 
+    Args:
+        folder: is there.
+
     Raises: OSError: the disk.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     plots = draw(report, folder, form)
     texts = {
         "report.md": markdown(report, [plot.name for plot in plots]),

@@ -6,9 +6,10 @@ xgqa/few_shot/ctrl_uc2/test_de_5_result.json.gz             task, set-up, model,
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -19,7 +20,7 @@ from cache import DataError, InputNotFound, RoivaultError, UsageError
 from .predictions import right_ones, score_examples
 from .published import Place
 from .report_scores import few_shot_samples
-from .results import Table
+from .results import Row, Table
 from .tasks import Example, Selection, Task, list_tasks, load_task
 
 RESULTS = "results.jsonl"
@@ -100,10 +101,11 @@ def read_runs(
 
     Args:
         where: paths, each with NAME= before it to rename the model; models of one name are runs of one model.
-        annotations: what predictions files are scored against; without it they fail.
+        annotations: what predictions files are scored against.
         eval_set: of xGQA's predictions files.
 
     Raises:
+        UsageError: there are predictions files, but no annotations; or their path does not tell what they are of.
         InputNotFound: a path is not there, or has nothing to report.
         DataError: a results table is not one.
     """
@@ -122,6 +124,8 @@ def read_runs(
                 new = _of_table(file, failed) if file.suffix == ".jsonl" else [_of_predictions(file, eval_set)]
                 runs += [replace(run, model=name or run.model) for run in new]
             seen.add(file.resolve())
+    if annotations is None and any(not run.result for run in runs):
+        raise UsageError("predictions files are scored against annotations; name their folder with --annotations DIR")
     scored, gold = [], cache(examples_of)
     for done, run in enumerate(runs, 1):
         try:
@@ -150,7 +154,7 @@ def _files(path: Path) -> Iterator[Path]:
 def _of_table(path: Path, failed: list[tuple[str, str]]) -> list[Run]:
     """The runs that are done; the others are added to `failed`. Raises: DataError."""
     runs = []
-    for number, row in enumerate(Table(path).rows.values()):
+    for number, row in enumerate(_latest(Table(path).rows.values())):
         facts, result = row["run"], row.get("result")
         origin = f"{path}, run {number + 1}"
         try:
@@ -173,6 +177,16 @@ def _of_table(path: Path, failed: list[tuple[str, str]]) -> list[Run]:
             text = f"{path}: run {number + 1} is not one of `evaluate`: {error!r} in {str(row)[:200]}"
             raise DataError(text) from error
     return runs
+
+
+def _latest(rows: Iterable[Row]) -> list[Row]:
+    """Of runs whose checkpoint was replaced under its name, those of the last one."""
+    kept = {}
+    for row in rows:
+        key = json.dumps({**row["run"], "weights": None}, sort_keys=True) if isinstance(row["run"], dict) else len(kept)
+        kept.pop(key, None)
+        kept[key] = row
+    return list(kept.values())
 
 
 def _shots(facts: Mapping[str, Any]) -> str:
@@ -207,9 +221,7 @@ def examples_of(task: str, annotations: str, selection: Selection, eval_set: str
     return known, known.gold(selection)
 
 
-def _scored(run: Run, annotations: Path | None, gold: Callable) -> Run:
-    if annotations is None:
-        raise UsageError("predictions files are scored against annotations; name their folder with --annotations DIR")
+def _scored(run: Run, annotations: Path, gold: Callable) -> Run:
     task, examples = gold(run.task, str(annotations), run.selection, run.eval_set)
     result = score_examples(task, examples, run.predictions)
     return replace(run, annotations=str(annotations), result=result)

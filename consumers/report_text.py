@@ -24,7 +24,7 @@ def markdown(report: Report, plots: Sequence[str] = ()) -> str:
     parts = ["# Scores beside the published ones", _legend(report), *(f"- {k}: {v}" for k, v in SOURCES.items())]
     if report.warnings or report.failed:
         parts += ["## To be aware of", *(f"- {visible(one)}" for one in report.warnings)]
-        parts += [f"- not scored: {visible(where)}: {visible(why)}" for where, why in report.failed]
+        parts += [f"- {visible(one)}" for one in failures(report)]
     parts += [_table(table) for table in ours]
     if empty:
         parts.append(f"Nothing was measured of the published tables {', '.join(empty)}.")
@@ -41,6 +41,17 @@ def markdown(report: Report, plots: Sequence[str] = ()) -> str:
     if plots:
         parts += ["## Plots", *(f"![{name}]({name})" for name in plots)]
     return _joined(parts)
+
+
+def failures(report: Report) -> list[str]:
+    """A line for each reason, with the first places of it."""
+    places: dict[str, list[str]] = {}
+    for where, why in report.failed:
+        places.setdefault(why.removeprefix(f"{where}: "), []).append(where)
+    return [
+        f"not scored: {', '.join(where[:3])}{f' and {len(where) - 3:,} more' if len(where) > 3 else ''}: {why}"
+        for why, where in places.items()
+    ]
 
 
 def _joined(parts: Iterable[str]) -> str:
@@ -113,7 +124,8 @@ def _intervals(report: Report) -> list[str]:
     names += [f"{LEVEL} %", "only it", "only other", "examples"]
     text = (
         f"Points above {visible(against)}, on the same examples; {DRAWS:,} draws of the examples with replacement. "
-        "`only it` is how many examples this model alone has right, `only other` how many the other alone."
+        "`only it` is how many examples this model alone has right, `only other` how many the other alone. Of several "
+        "runs of a model the first is taken. Examples that share a picture are drawn apart, as if they did not."
     )
     return [f"## Differences from {visible(against)}", text, _grid(names, rows)]
 

@@ -116,12 +116,14 @@ class EvaluationRun(Setting):
         shots: of the few-shot set that the checkpoint was trained on; of "few-shot" and "max-shot" only.
         eval_set: of xGQA, see `Xgqa`.
         batch_size: examples at a time; matters to the results of VL-BERT under `legacy` only.
+        weights: size and time of the checkpoint, see `checkpoint_identity`: another one under its name is another run.
     """
 
     setup: str = "zero-shot"
     shots: str | None = None
     eval_set: str | None = None
     batch_size: int = 64
+    weights: tuple[int, int] | None = None
 
     @property
     def name(self) -> str:
@@ -130,7 +132,7 @@ class EvaluationRun(Setting):
     @property
     def file_name(self) -> str:
         """How the names of its files begin: runs that differ in anything have files of their own."""
-        return f"{self.name}-{xxhash.xxh3_64_hexdigest(json.dumps(asdict(self), sort_keys=True))[:8]}"
+        return f"{self.name}-{xxhash.xxh3_64_hexdigest(json.dumps(asdict(self), sort_keys=True).encode())[:8]}"
 
     @property
     def tested(self) -> Task:
@@ -167,7 +169,6 @@ def evaluate(run: EvaluationRun, folder: str | Path, progress: Report | None = N
     result = folder / f"{run.file_name}_result.json"
     if task.metric == "recall":
         matrix = folder / f"{run.file_name}_scores.npy"
-        _keep_scores_of(run, matrix)
         scores = score_captions(encoder, data, matrix, task.head, run.on, run.bfloat16, progress)
         best = np.argsort(-scores, axis=1, kind="stable")[:, :20].tolist()
         write_json(result, best)
@@ -179,21 +180,12 @@ def evaluate(run: EvaluationRun, folder: str | Path, progress: Report | None = N
     return {**scored, "predictions": result.name, "notes": data.notes, "key_forms": data.forms}
 
 
-def _keep_scores_of(run: EvaluationRun, matrix: Path) -> None:
-    """Scores that another run left under the same name are not this run's: begin anew."""
-    mark = matrix.with_suffix(".json")
-    facts = json.loads(json.dumps({**asdict(run), "weights": _identity(run.checkpoint)}))
-    if matrix.exists() and (not mark.exists() or json.loads(mark.read_text("utf-8")) != facts):
-        matrix.unlink()
-    write_json(mark, facts)
-
-
-def _identity(checkpoint: str | None) -> list[int] | None:
+def checkpoint_identity(checkpoint: str | None) -> tuple[int, int] | None:
     """Size and time of the checkpoint: another file under the same name has another."""
     if checkpoint is None or not os.path.exists(checkpoint):
         return None
     status = os.stat(checkpoint)
-    return [status.st_size, status.st_mtime_ns]
+    return status.st_size, status.st_mtime_ns
 
 
 @dataclass(frozen=True)
@@ -264,7 +256,7 @@ def finetune(
     hard = task.metric == "recall" and run.hard and not run.shots and len(data.keys) > 1
     updates = -(-len(data) // recipe.batch) * recipe.epochs
     objective = objective_of(task, encoder.config, HardNegatives(data) if hard else None)
-    facts = {**asdict(replace(run, recipe=None, device="auto")), "weights": _identity(run.checkpoint)}
+    facts = {**asdict(replace(run, recipe=None, device="auto")), "weights": checkpoint_identity(run.checkpoint)}
     trainer = Trainer(
         encoder, task.head, objective, data, dev, recipe, folder, facts, run.on, run.bfloat16,
         report=report and (lambda progress, scores: report(progress, scores, updates)),

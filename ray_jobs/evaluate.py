@@ -66,11 +66,12 @@ def evaluate(
         raise UsageError(f"evaluate needs {', '.join(missing)}, or --predictions FILE")
     if engine not in ("local", "ray"):
         raise UsageError(f"--engine {engine!r} is not local or ray")
-    from consumers.runs import EvaluationRun
+    from consumers.runs import EvaluationRun, checkpoint_identity
 
     base = EvaluationRun(
         encoder, str(checkpoint), task, tuple(store), str(annotations), tokenizer=tokenizer, legacy=legacy,
         device=device, precision=precision, setup=setup, shots=shots, eval_set=eval_set, batch_size=batch_size,
+        weights=checkpoint_identity(str(checkpoint)),
     )  # fmt: skip
     runs = [replace(base, language=one) for one in _languages(base, language)]
     for run in runs:

@@ -119,12 +119,13 @@ def test_what_cannot_be_scored_is_told(capsys, annotations, folder, tmp_path):
     report = facts(capsys, folder, "--annotations", annotations, code=65)
     assert report["runs"] == 69 and "20 of 20 rows of the annotations have no prediction" in report["failed"][0]["why"]
     assert ("mine", "xvnli", "accuracy") not in cells(report, "4")  # no average of what is not whole
-    report = facts(capsys, path, code=65)
-    assert "--annotations DIR" in report["failed"][0]["why"]
     (tmp_path / "nothing").mkdir()
     (tmp_path / "odd/results.jsonl").parent.mkdir()
     (tmp_path / "odd/results.jsonl").write_text('{"run": {"encoder": "uc2"}, "status": "done", "result": {}}\n')
     for line, code, message in (
+        ([folder], 2, "predictions files are scored against annotations; name their folder with --annotations"),
+        ([folder, "--out", "/dev/null/deep"], 74, "--out /dev/null/deep cannot be made"),
+        ([folder, "--out", path], 2, "is a file; give a folder"),
         ([tmp_path / "nothing"], 66, "has no results.jsonl and no predictions"),
         ([tmp_path / "nowhere"], 66, "nowhere does not exist"),
         ([tmp_path / "odd"], 65, "run 1 is not one of `evaluate`"),
