@@ -1,4 +1,4 @@
-"""Verbs that look into stores: `info`, `ls`, `show` and `verify`; `convert` and `publish` have modules of their own."""
+"""Verbs that look into stores: `info`, `ls`, `show` and `verify`; `convert` has a module of its own."""
 
 from __future__ import annotations
 
@@ -19,26 +19,28 @@ from .errors import CorruptRecord, UsageError
 from .keys import read_keys
 from .output import say, size, table, visible
 from .progress import ByteProgress
-from .publish_command import publish
 
 if TYPE_CHECKING:
     from .manifest import Shard
     from .regions import Regions
     from .store import RegionStore
 
-_STORES = typer.Argument(..., metavar="STORE...", help="Stores, shards of one, quoted patterns, URLs; read as one.")
-_JSON = typer.Option(False, "--json", help="Print the result as JSON.")
+STORES = typer.Argument(..., metavar="STORE...", help="Stores, shards of one, quoted patterns, URLs; read as one.")
+JSON = typer.Option(False, "--json", help="Print the result as JSON.")
+IDS = typer.Option(None, "--ids", metavar="FILE", help="Keys that must have a record, one a line.")
+DIGEST = typer.Option(False, "--digest", help="Also print one digest of all keys and records.")
+QUIET = typer.Option(False, "--quiet", "-q", help="No progress, and nothing when all is well.")
 _AHEAD = 64  # records that `ls` asks for at once
 _ON_A_TERMINAL = 1000  # keys that `ls` shows there unless told otherwise
 
 
 def register(app: typer.Typer) -> None:
     """Add the verbs; `verify` can also look at images, so that ray_jobs adds it."""
-    for verb in (info, ls, show, convert, publish):
+    for verb in (info, ls, show, convert):
         app.command()(verb)
 
 
-def info(stores: list[str] = _STORES, as_json: bool = _JSON) -> None:
+def info(stores: list[str] = STORES, as_json: bool = JSON) -> None:
     """Say what stores hold and how it was made."""
     from .store import open_store
 
@@ -116,11 +118,11 @@ def _distinct(entries: Iterable[dict[str, Any]]) -> dict[str, list[str]]:
 
 
 def ls(
-    stores: list[str] = _STORES,
+    stores: list[str] = STORES,
     pattern: str = typer.Option(None, "--pattern", "-p", metavar="GLOB", help="Only keys that match, such as 'a/*'."),
     limit: int = typer.Option(None, "--limit", "-n", min=1, help="At most so many."),
     failures: bool = typer.Option(False, "--failures", help="List the failures instead of the records."),
-    as_json: bool = _JSON,
+    as_json: bool = JSON,
 ) -> None:
     """List keys with the number of regions and the image size."""
     from .store import open_store
@@ -178,7 +180,7 @@ def _failure_rows(store: RegionStore, pattern: str | None) -> Iterator[dict[str,
 def show(
     stores_and_key: list[str] = typer.Argument(..., metavar="STORE... KEY", help="Stores, and a key they have."),
     top: int = typer.Option(10, "--top", min=0, help="Regions to show, in the order of the record."),
-    as_json: bool = _JSON,
+    as_json: bool = JSON,
 ) -> None:
     """Show one record: every field, and the first regions with the names of what they show."""
     from .store import open_store
@@ -240,11 +242,11 @@ def _region_rows(regions: Regions, vocabularies: dict[str, list[str]], top: int)
 
 
 def verify(
-    stores: list[str] = _STORES,
-    ids: Path = typer.Option(None, "--ids", metavar="FILE", help="Keys that must have a record, one a line."),
-    digest: bool = typer.Option(False, "--digest", help="Also print one digest of all keys and records."),
-    as_json: bool = _JSON,
-    quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress, and nothing when all is well."),
+    stores: list[str] = STORES,
+    ids: Path = IDS,
+    digest: bool = DIGEST,
+    as_json: bool = JSON,
+    quiet: bool = QUIET,
 ) -> None:
     """Check that stores are whole; exit code 65 when something is damaged or an id is missing."""
     from .verify import digest as digest_of

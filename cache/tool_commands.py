@@ -1,4 +1,4 @@
-"""Verbs that make stores of stores, and whole ones of damaged ones: `merge`, `subset` and `repair`."""
+"""Verbs that make stores of stores, at other places too, and whole ones: `merge`, `subset`, `publish` and `repair`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from .errors import UsageError
 from .keys import read_keys
-from .output import say
+from .output import say, size
 from .progress import ByteProgress
 from .targets import on_this_machine
 
@@ -26,7 +26,7 @@ _QUIET = typer.Option(False, "--quiet", "-q", help="No progress; print only what
 
 def register(app: typer.Typer) -> None:
     """Add the verbs."""
-    for verb in (merge, subset, repair):
+    for verb in (merge, subset, repair, publish):
         app.command()(verb)
 
 
@@ -68,7 +68,7 @@ def subset(
     store_and_keys: list[str] = typer.Argument(..., metavar="STORE [KEY...]", help="A store, and keys it has."),
     output: Path = _OUTPUT,
     ids: Path = typer.Option(None, "--ids", metavar="FILE", help="Keys, one a line; NEW has them in this order."),
-    match: str = typer.Option(None, "--match", metavar="GLOB", help="Keys that match, such as 'a/*'."),
+    pattern: str = typer.Option(None, "--pattern", "-p", metavar="GLOB", help="Keys that match, such as 'a/*'."),
     missing: str = typer.Option(
         "error", "--missing", metavar="error|skip", help="What to do about keys that STORE has neither way."
     ),
@@ -83,11 +83,11 @@ def subset(
     from .subset import subset as run
 
     store, *keys = store_and_keys
-    if (ids is not None) + (match is not None) + bool(keys) > 1:
-        raise UsageError("keys, --ids and --match say the same thing: give one of them")
+    if (ids is not None) + (pattern is not None) + bool(keys) > 1:
+        raise UsageError("keys, --ids and --pattern say the same thing: give one of them")
     chosen = read_keys(ids) if ids is not None else keys or None
     with ByteProgress("written", as_json or quiet) as progress:
-        report = run(store, output, chosen, match, missing, progress)
+        report = run(store, output, chosen, pattern, missing, progress)
     if as_json:
         print(json.dumps(report.to_dict(), indent=2))
     else:
@@ -152,3 +152,27 @@ def _print_repair(report: RepairReport, quiet: bool) -> None:
     say(f"{state}: {report.records:,} records and {report.failures:,} failures; lost keys: {len(report.lost):,}")
     if report.lost or report.unnamed or report.uncounted:
         say("the line that made the store does what was lost again")
+
+
+def publish(
+    store: str = typer.Argument(..., metavar="STORE", help="A store on this machine."),
+    url: str = typer.Argument(..., metavar="URL", help="Where to: s3://bucket/name.roi, file:///shared/name.roi, ..."),
+    sealed_only: bool = typer.Option(False, "--sealed-only", help="Leave out a shard that is still being written."),
+    verify: bool = typer.Option(False, "--verify", help="Read everything back and compare checksums."),
+    as_json: bool = _JSON,
+    quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress and no summary."),
+) -> None:
+    """Copy a store to where others open it by URL; the same line again brings what was added, or goes on.
+
+    What is there whole is not copied again. Readers see the new state at once, when all of it is there.
+    """
+    from .publish import publish as run
+
+    with ByteProgress("published", as_json or quiet) as progress:
+        report = run(on_this_machine(store), url, sealed_only, verify, progress)
+    if as_json:
+        print(json.dumps(report.to_dict(), indent=2))
+    elif not quiet:
+        say(f"{report.store} -> {report.url}")
+        checked = "read back and compared" if report.verified else "their sizes and indexes compared"
+        say(f"{report.shards:,} shards, {report.copied:,} copied ({size(report.bytes)}), {checked}")

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from cache import UsageError
+from cache.commands import DIGEST, IDS, JSON, QUIET, STORES
+from cache.commands import verify as verify_stores
 from cache.output import say
 from cache.progress import Counting
 
@@ -22,20 +24,18 @@ def register(app: typer.Typer) -> None:
 
 
 def verify(
-    stores: list[str] = typer.Argument(..., metavar="STORE...", help="Stores, shards of one, or quoted patterns."),
-    ids: Path = typer.Option(None, "--ids", metavar="FILE", help="Keys that must have a record, one a line."),
-    digest: bool = typer.Option(False, "--digest", help="Also print one digest of all keys and records."),
+    stores: list[str] = STORES,
+    ids: Path = IDS,
+    digest: bool = DIGEST,
     source: str = typer.Option(
         None, "--source", metavar="SOURCE", help="Compare the images there with those the records were made from."
     ),
     key: str = typer.Option(None, "--key", metavar="path|name|stem", help="Key rule of --source; default the store's."),
-    as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
-    quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress, and nothing when all is well."),
+    as_json: bool = JSON,
+    quiet: bool = QUIET,
 ) -> None:
     """Check that stores are whole, or with --source that their images are still the same; 65 when something is not."""
     if source is None:
-        from cache.commands import verify as verify_stores
-
         if key is not None:
             raise UsageError("--key goes with --source")
         verify_stores(stores, ids, digest, as_json, quiet)

@@ -68,10 +68,10 @@ def test_subset(run, build, tmp_path):
     assert "missing: z" in text and "nothing was made" in text and not (tmp_path / "p").exists()
     report = json.loads(run("subset", a, "--ids", ids, "-o", tmp_path / "p", "--missing", "skip", "--json"))
     assert (report["records"], report["missing"], report["exit_code"]) == (1, ["z"], 0)
-    assert "2 records" in run("subset", a, "--match", "x/*", "-o", tmp_path / "q")
+    assert "2 records" in run("subset", a, "--pattern", "x/*", "-o", tmp_path / "q")
     assert "3 records" in run("subset", a, "-o", tmp_path / "r") and digest(tmp_path / "r") == digest(a)
     with pytest.raises(UsageError, match="one of them"):
-        run("subset", a, "y", "--match", "x", "-o", tmp_path / "s")
+        run("subset", a, "y", "--pattern", "x", "-o", tmp_path / "s")
 
 
 def test_repair(run, build, tmp_path):
