@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .contents import Contents, Lookup
+from .contents import Contents, KeyedContents
 from .distribution import Distribution, short
 from .errors import UsageError
 from .formats.base import Problem
@@ -225,11 +225,11 @@ def compare(
         UsageError: both are foreign, or keys are given for one.
     """
     report = Comparison((a.name, b.name), (a.format, b.format), (a.choices, b.choices), (a.count(), b.count()))
-    turned = not isinstance(b, Lookup)
+    turned = not isinstance(b, KeyedContents)
     streamed, other = (b, a) if turned else (a, b)
-    if not isinstance(other, Lookup):
+    if not isinstance(other, KeyedContents):
         raise UsageError(f"one side has to be a store: `roivault convert {a.name} -o NAME.roi` first")
-    if keys is not None and not isinstance(streamed, Lookup):
+    if keys is not None and not isinstance(streamed, KeyedContents):
         raise UsageError(f"--ids needs two stores: `roivault convert {streamed.name} -o NAME.roi` first")
     rule = translation(streamed, other, keys)
     report.keys = Translation(rule.rule_b, rule.rule_a, rule.by_form) if turned else rule
@@ -256,7 +256,7 @@ def _words(mine: Contents, other: Contents) -> Words:
 
 
 def _pairs(
-    streamed: Contents, other: Lookup, rule: Translation, sample: int | None, keys: Sequence[str] | None,
+    streamed: Contents, other: KeyedContents, rule: Translation, sample: int | None, keys: Sequence[str] | None,
     report: Comparison, sides: tuple[str, str],
 ) -> Iterator[tuple[Regions, Regions | None]]:  # fmt: skip
     """Each record that can be read with that of the same image, None if the other side has none."""
@@ -278,7 +278,7 @@ def _pairs(
                 yield record, theirs
 
 
-def _of_keys(lookup: Lookup, keys: Sequence[str], report: Comparison, side: str) -> Iterator[Regions | Problem]:
+def _of_keys(lookup: KeyedContents, keys: Sequence[str], report: Comparison, side: str) -> Iterator[Regions | Problem]:
     waiting = iter(keys)
     while batch := list(islice(waiting, _BATCH)):
         for key, found in zip(batch, lookup.find(batch), strict=True):
@@ -293,9 +293,11 @@ def _unreadable(report: Comparison, side: str, problem: Problem) -> None:
     report.example(f"unreadable_in_{side}", problem.key or problem.where)
 
 
-def _missing(streamed: Contents, other: Lookup, rule: Translation, met: int, report: Comparison, side: str) -> int:
+def _missing(
+    streamed: Contents, other: KeyedContents, rule: Translation, met: int, report: Comparison, side: str
+) -> int:
     """How many images of `other` the streamed side lacks."""
-    if isinstance(streamed, Lookup) and not rule.changes:
+    if isinstance(streamed, KeyedContents) and not rule.changes:
         count = 0
         for key in missing_from(streamed, other):
             count += 1

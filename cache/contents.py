@@ -16,7 +16,7 @@ from .formats import format_of, rows_of
 from .formats.base import Format, Notes, Problem
 from .regions import Regions
 from .store import RegionStore, open_store
-from .targets import is_store
+from .targets import Target, is_store
 
 _BATCH = 64
 
@@ -49,7 +49,7 @@ class Contents:
         return None
 
 
-class Lookup(Contents):
+class KeyedContents(Contents):
     """Contents that find records by their keys too."""
 
     def keys(self) -> Iterator[str]:
@@ -73,13 +73,13 @@ class Lookup(Contents):
             yield from (found for found in self.find(batch) if found is not None)
 
 
-class StoreContents(Lookup):
-    """Stores, read as one. Raises: what `open_store` raises."""
+class StoreContents(KeyedContents):
+    """Stores, read as one: a store, or what `open_store` takes. Raises: what that raises."""
 
     format = "store"
 
-    def __init__(self, target: str | os.PathLike | Sequence[str | os.PathLike]):
-        self.store: RegionStore = open_store(target)
+    def __init__(self, target: Target | RegionStore):
+        self.store = target if isinstance(target, RegionStore) else open_store(target)
         self.name = ", ".join(map(str, self.store.paths))
         self.vocabularies = self.store.manifest.vocabularies
         self.choices = self.store.manifest.fingerprint or {}
@@ -123,7 +123,7 @@ class ForeignContents(Contents):
         return islice(rows_of(self.path, self.layout, Notes()), sample)
 
 
-class HeldContents(Lookup):
+class HeldContents(KeyedContents):
     """Records that are in memory, by key."""
 
     format = "memory"

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
-from itertools import islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .building import building
+from .contents import StoreContents
 from .convert_sinks import Row, Sink, foreign_sink, note_manifest, store_sink
 from .errors import DataError, UsageError
 from .formats import by_suffix, format_of, get_format, rows_of
@@ -119,7 +120,7 @@ def convert(
         report.conventions["shift"] = f"{class_offset:+d} was added to every class id"
 
     words = _vocabularies(source, store, reader, vocabularies)
-    rows = _store_rows(store) if reader is None else rows_of(source, reader, notes)
+    rows = rows_of(source, reader, notes) if reader else chain(StoreContents(store).records(), store.failures())
     rows = _fitting(rows, words, class_offset, notes)
     with building(destination) as target:
         if writer is None:
@@ -166,21 +167,6 @@ def _sides(
 
 
 # -- rows in
-
-
-def _store_rows(store: RegionStore) -> Iterator[Row]:
-    keys = store.keys()
-    while chunk := list(islice(keys, _BATCH)):
-        store.prefetch(chunk)
-        for key in chunk:
-            try:
-                regions = store.get(key)
-            except DataError as error:
-                yield Problem(f"record {key!r}", str(error), key)
-                continue
-            if regions is not None:
-                yield regions
-    yield from store.failures()
 
 
 def _fitting(rows: Iterable[Row], words: Vocabularies, class_offset: int, notes: Notes) -> Iterator[Row]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from .contents import Contents, Lookup
+from .contents import Contents, KeyedContents
 from .dataset_keys import DATASETS, image_key
 from .errors import DataError
 from .keys import file_key
@@ -71,7 +71,7 @@ class Translation:
         return form if self.by_form is None else self.by_form.get(form)
 
 
-def translation(a: Contents, b: Lookup, sample: Sequence[str] | None = None) -> Translation:
+def translation(a: Contents, b: KeyedContents, sample: Sequence[str] | None = None) -> Translation:
     """The simplest rules under which at least half of a sample of A's keys are found in B; else keys are as they are.
 
     Where B's keys have to be changed, a table of all of them is made.
@@ -99,18 +99,18 @@ def translation(a: Contents, b: Lookup, sample: Sequence[str] | None = None) -> 
 
 
 def _sample(contents: Contents) -> list[str]:
-    if isinstance(contents, Lookup):
+    if isinstance(contents, KeyedContents):
         return list(contents.chosen(SAMPLE))
     first: Iterator = islice(contents.records(), SAMPLE)
     return [record.key for record in first if isinstance(record, Regions)]
 
 
-def _share(b: Lookup, keys: Sequence[str]) -> float:
+def _share(b: KeyedContents, keys: Sequence[str]) -> float:
     """Share of different keys that b has: forms that many images fall together in do not count as found."""
     return sum(b.has(list(dict.fromkeys(keys)))) / len(keys)
 
 
-def missing_from(a: Lookup, b: Lookup) -> Iterator[str]:
+def missing_from(a: KeyedContents, b: KeyedContents) -> Iterator[str]:
     """The keys of b that a has no record of."""
     keys = b.keys()
     while chunk := list(islice(keys, _CHUNK)):

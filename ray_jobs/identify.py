@@ -13,7 +13,7 @@ import xxhash
 from cache import InputNotFound, Regions, UsageError
 from cache.causes import Cause, causes
 from cache.compare import Comparison, compare
-from cache.contents import HeldContents, Lookup
+from cache.contents import HeldContents, KeyedContents
 from cache.key_forms import Translation, translation
 from extractor import DecodePolicy, Preset, get_preset, list_extractors
 
@@ -104,7 +104,7 @@ class Identification:
 
 
 def identify(
-    cache: Lookup,
+    cache: KeyedContents,
     images: str,
     model: str | None = None,
     weights: str | None = None,
@@ -154,7 +154,7 @@ def identify(
     return report
 
 
-def find_images(cache: Lookup, images: str) -> list[tuple[str, Item]]:
+def find_images(cache: KeyedContents, images: str) -> list[tuple[str, Item]]:
     """(key of a record, its image), of all images that are found under some key rule. Raises: InputNotFound."""
     listing = open_source(images)
     items: dict[str, Item] = {}
@@ -188,7 +188,7 @@ def _pairs(
 class _Subject:
     """The records that models are tried on, and their images."""
 
-    def __init__(self, cache: Lookup, pairs: Sequence[tuple[str, Item]], sample: int, report: Identification):
+    def __init__(self, cache: KeyedContents, pairs: Sequence[tuple[str, Item]], sample: int, report: Identification):
         self._cache, self._report = cache, report
         self._policy = DecodePolicy()
         self.records: dict[str, Regions] = {}

@@ -36,12 +36,12 @@ def identify(
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress."),
 ) -> None:
     """Say which model made a store, by extracting a few of its images again; 65 when that cannot be told."""
-    from cache.contents import Lookup, open_contents
+    from cache.contents import KeyedContents, open_contents
 
     from .identify import identify as run
 
     cache = open_contents(stores)
-    if not isinstance(cache, Lookup):
+    if not isinstance(cache, KeyedContents):
         raise UsageError(f"identify takes stores: `roivault convert {cache.name} -o NAME.roi` first")
     tell = {} if as_json or quiet else {"progress": lambda text: print(f"trying {text}", file=sys.stderr, flush=True)}
     found = run(cache, images, model, weights, sample, device, **tell)
