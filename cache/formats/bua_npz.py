@@ -42,7 +42,7 @@ def _fields(file: Path) -> dict:
         fields = {}
         for name in archive.namelist():
             with archive.open(name) as member:
-                fields[name.removesuffix(".npy")] = load_npy(member)
+                fields[name.removesuffix(".npy")] = load_npy(member, f"{file}, {name}")
     info = fields.pop("info", None)
     own = {"image_h", "image_w", "boxes", "bbox", "features", "x"} & fields.keys()
     more = {name: value for name, value in (info if isinstance(info, dict) else {}).items() if name not in own}

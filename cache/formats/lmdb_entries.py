@@ -17,7 +17,7 @@ import lmdb
 
 from ..errors import DataError
 from ..probe import own_process
-from .pickles import UnsafePickle, load_pickle
+from .pickles import load_pickle
 
 KEYS = b"keys"
 ENTRY, REMARK, MISSING = b"E", b"R", b"M"  # (key, value); (text, nothing); (key that is listed, nothing)
@@ -77,7 +77,7 @@ def _send_all(path: str, pipe: BinaryIO) -> None:
             raise DataError(f"{path} is cut short: {size:,} of {wanted:,} bytes are there; copy or download it again")
         with environment.begin(buffers=True) as txn:
             count = txn.stat()["entries"]
-            _send_about_list(txn, count, pipe)
+            _send_about_list(txn, count, pipe, f"{path}, the list `keys`")
             for place, (key, value) in enumerate(txn.cursor()):
                 if place >= count:
                     raise DataError(f"{path} is damaged: it has more entries than LMDB counts; copy it again")
@@ -85,14 +85,14 @@ def _send_all(path: str, pipe: BinaryIO) -> None:
                     _send(pipe, ENTRY, bytes(key), value)
 
 
-def _send_about_list(txn: lmdb.Transaction, count: int, pipe: BinaryIO) -> None:
+def _send_about_list(txn: lmdb.Transaction, count: int, pipe: BinaryIO, where: str) -> None:
     """The list of keys is written last, so that a converter that was killed leaves none."""
     listed = txn.get(KEYS)
     if listed is None:
         _send(pipe, REMARK, b"the list `keys` is missing: whoever wrote the file did not finish; all entries were read")
         return
     try:
-        keys = {key if isinstance(key, bytes) else str(key).encode() for key in load_pickle(bytes(listed))}
+        keys = {key if isinstance(key, bytes) else str(key).encode() for key in load_pickle(bytes(listed), where)}
     except (ValueError, TypeError) as error:
         _send(pipe, REMARK, f"the list `keys` is damaged ({error}); all entries were read".encode())
         return
@@ -111,7 +111,7 @@ def _main(path: str) -> None:
         _send(pipe, _END)
     except (lmdb.Error, OSError) as error:
         _send(pipe, _ERROR, f"{path} cannot be read as an LMDB ({error}); copy or download it again".encode())
-    except (DataError, UnsafePickle) as error:
+    except DataError as error:
         _send(pipe, _ERROR, str(error).encode())
     pipe.flush()
 

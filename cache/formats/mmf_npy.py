@@ -49,13 +49,13 @@ def read(path: Path, notes: Notes) -> Iterator[Regions | Problem]:
 
 def _fields(file: Path) -> dict:
     with open(file, "rb") as data:
-        features = load_npy(data)
+        features = load_npy(data, str(file))
     if isinstance(features, dict):
         return features
     info_file = file.with_name(file.name.removesuffix(".npy") + _INFO)
     try:
         with open(info_file, "rb") as data:
-            info = load_npy(data)
+            info = load_npy(data, str(info_file))
     except FileNotFoundError:
         raise BadRow(f"{info_file.name}, with its boxes, is missing", "missing") from None
     except ValueError as error:

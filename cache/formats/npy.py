@@ -12,8 +12,11 @@ from .pickles import load_pickle
 _MAX_BYTES = 1 << 33
 
 
-def load_npy(file: BinaryIO) -> Any:
+def load_npy(file: BinaryIO, where: str = "") -> Any:
     """The array in a `.npy`, or the object that a zero-dimensional array of objects wraps.
+
+    Args:
+        where: it lies, for the error of an unsafe pickle.
 
     Raises: ValueError: it is not one, or is cut short; UnsafePickle.
     """
@@ -24,7 +27,7 @@ def load_npy(file: BinaryIO) -> Any:
     except (ValueError, TypeError, SyntaxError, TokenError, RecursionError, MemoryError) as error:
         raise ValueError(f"not a .npy: {error}") from None
     if dtype.hasobject:
-        return load_pickle(file)
+        return load_pickle(file, where)
     size = int(np.prod(shape, dtype=object)) * dtype.itemsize
     if not 0 <= size <= _MAX_BYTES:
         raise ValueError(f"its header promises {size:,} bytes")

@@ -24,21 +24,24 @@ _TROUBLE = (
 
 
 class UnsafePickle(DataError):
-    """A pickle that asks for something else than plain values and arrays; `name` is what."""
+    """A pickle that asks for something else than plain values and arrays; `name` is what, `where` it lies."""
 
-    def __init__(self, name: str):
+    def __init__(self, name: str, where: str = ""):
         super().__init__(
-            f"the pickle asks for {name!r}, which region features do not need, and was not run: it may be malicious. "
-            "If you trust where it comes from, convert it with the program that made it"
+            f"{where and f'{where}: '}the pickle asks for {name!r}, which region features do not need, and was not "
+            "run: it may be malicious. If you trust where it comes from, convert it with the program that made it"
         )
-        self.name = name
+        self.name, self.where = name, where
 
     def __reduce__(self):
-        return type(self), (self.name,)
+        return type(self), (self.name, self.where)
 
 
-def load_pickle(source: bytes | memoryview | BinaryIO) -> Any:
+def load_pickle(source: bytes | memoryview | BinaryIO, where: str = "") -> Any:
     """The value of a pickle: dicts, lists, tuples, text, numbers, bytes and numpy arrays.
+
+    Args:
+        where: it lies, for the error.
 
     Raises:
         UnsafePickle: it names another global.
@@ -47,8 +50,8 @@ def load_pickle(source: bytes | memoryview | BinaryIO) -> Any:
     file = source if hasattr(source, "read") else io.BytesIO(source)
     try:
         return _plain(_Unpickler(file, encoding="latin1").load())
-    except UnsafePickle:
-        raise
+    except UnsafePickle as error:
+        raise UnsafePickle(error.name, where) from None
     except _TROUBLE as error:
         raise ValueError(f"not a usable pickle: {error or type(error).__name__}") from None
 

@@ -51,16 +51,16 @@ def read(path: Path, notes: Notes) -> Iterator[Regions | Problem]:
             name = key.decode("utf-8", "replace")
             yield Problem("the list `keys`", "it is listed, but the file has no such entry", name or None, "missing")
         else:
-            yield _record(key, value, notes)
+            yield _record(path, key, value, notes)
 
 
-def _record(raw: bytes, value: bytes, notes: Notes) -> Regions | Problem:
+def _record(path: Path, raw: bytes, value: bytes, notes: Notes) -> Regions | Problem:
     try:
         key = raw.decode()
     except UnicodeDecodeError:
         return Problem(f"entry {raw!r}", "its key is not utf-8", kind="key_invalid")
     try:
-        fields = load_pickle(value)
+        fields = load_pickle(value, f"{path}, entry {key!r}")
     except ValueError as error:
         return Problem(f"entry {key!r}", str(error), key)
     if not isinstance(fields, dict):

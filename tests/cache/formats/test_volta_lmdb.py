@@ -150,8 +150,10 @@ def test_a_malicious_pickle_is_refused_by_name(put, tmp_path):
         def __reduce__(self):
             return os.system, (f"touch {tmp_path}/ran",)
 
-    with pytest.raises(DataError, match="system"):
+    with pytest.raises(DataError, match=r"entry 'b': .*system"):
         convert(put({"a": from_h5(), "b": from_h5(features=Evil())}), tmp_path / "s.roi")
+    with pytest.raises(DataError, match=r"the list `keys`: .*system"):
+        convert(put({"a": from_h5()}, keys=Evil()), tmp_path / "s.roi")
     assert not (tmp_path / "ran").exists() and not (tmp_path / "s.roi").exists()
 
 
