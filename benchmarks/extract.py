@@ -33,9 +33,9 @@ from peers import load_peer  # noqa: E402
 from extractor.boxes import clip_boxes, decode_deltas, exclusive  # noqa: E402
 from extractor.devices import DTYPES, exact_numerics  # noqa: E402
 from extractor.networks import make_fast, network_class  # noqa: E402
-from extractor.per_class_nms import rank_by_survival, shared_boxes  # noqa: E402
 from extractor.preprocess import frame, network_input  # noqa: E402
 from extractor.presets import get_preset  # noqa: E402
+from extractor.ranking import rank_by_survival, shared_boxes  # noqa: E402
 from extractor.roi_heads import BOX_WEIGHTS  # noqa: E402
 from extractor.selection import select, select_max_class  # noqa: E402
 

@@ -59,6 +59,17 @@ def has_area(boxes: Tensor) -> Tensor:
     return (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
 
 
+def pairwise_iou(boxes: Tensor, others: Tensor) -> Tensor:
+    """IoU [..., a, b] of boxes [..., a, 4] and others [..., b, 4], in the arithmetic of torchvision's nms."""
+    area = (boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1])
+    other_area = (others[..., 2] - others[..., 0]) * (others[..., 3] - others[..., 1])
+    boxes, others = boxes.unsqueeze(-2), others.unsqueeze(-3)
+    width = (torch.minimum(boxes[..., 2], others[..., 2]) - torch.maximum(boxes[..., 0], others[..., 0])).clamp(min=0)
+    height = (torch.minimum(boxes[..., 3], others[..., 3]) - torch.maximum(boxes[..., 1], others[..., 1])).clamp(min=0)
+    shared = width * height
+    return shared / (area.unsqueeze(-1) + other_area.unsqueeze(-2) - shared)
+
+
 def inclusive_anchors(height: int, width: int, stride: int, size: int, ratios, device=None) -> Tensor:
     """Inclusive anchors of one pyramid level: f32[height*width*R,4] in (row, column, ratio) order.
 

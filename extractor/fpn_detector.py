@@ -14,7 +14,7 @@ from .boxes import exclusive
 from .configs import FPNConfig
 from .detections import Detections
 from .fpn import FPN, MULTIPLE, STRIDES, NormWithoutEpsilon
-from .fpn_rpn import PyramidProposalNetwork
+from .rpn import PyramidProposalNetwork
 
 CANONICAL_SIDE, CANONICAL_LEVEL = 224, 4  # a RoI of that side is pooled from that level (Lin et al. 2017, eq. 1)
 COARSEST_POOLED = 5

@@ -13,8 +13,8 @@ from torchvision.ops import batched_nms, nms
 from .boxes import clip_boxes, exclusive, has_area
 from .configs import DetectionNMS, MaxClassNMS, PerClassNMS
 from .detections import Detections
-from .per_class_nms import Overlaps, class_boxes, rank_by_survival, shared_boxes
 from .preprocess import Frame
+from .ranking import Overlaps, class_boxes, rank_by_survival, shared_boxes
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def select_per_class(overlaps: Overlaps, scores: Tensor, rule: PerClassNMS) -> t
     ranks 0 and comes last, in the order of the RoIs.
 
     Args:
-        overlaps: which RoIs suppress each other, see per_class_nms.py.
+        overlaps: which RoIs suppress each other, see ranking.py.
         scores: f32[k,C], probability of each foreground class.
         rule: how many to keep, and from which rank on.
 

@@ -7,8 +7,8 @@ import torch
 from extractor.boxes import decode_inclusive, exclusive, inclusive_anchors
 from extractor.configs import FPNConfig, PerClassNMS
 from extractor.fpn_detector import FPNDetector, roi_levels
-from extractor.fpn_rpn import PyramidProposalNetwork
-from extractor.per_class_nms import shared_boxes
+from extractor.ranking import shared_boxes
+from extractor.rpn import PyramidProposalNetwork
 from extractor.selection import select_per_class
 from extractor.tensor_names import canonical_names
 
