@@ -23,14 +23,14 @@ class Table:
     def __init__(self, path: str | Path):
         self.path = Path(path)
         self.rows: dict[str, Row] = {}
-        lines = self.path.read_text("utf-8").split("\n") if self.path.exists() else [""]
-        for number, line in enumerate(lines[:-1], 1):  # what is behind the last line end was cut off
+        data = self.path.read_bytes() if self.path.exists() else b""
+        self._whole = data.rfind(b"\n") + 1  # what is behind the last line end was cut off
+        for number, line in enumerate(data[: self._whole].split(b"\n")[:-1], 1):
             try:
-                row = json.loads(line)
-                self.rows[_key(row["run"])] = row
-            except (ValueError, KeyError, TypeError) as error:
-                raise DataError(f"{self.path}, line {number}, is not a row of results: {error}") from error
-        self._whole = len("\n".join(lines[:-1]).encode()) + 1 if len(lines) > 1 else 0
+                row = json.loads(line.decode())
+                self.rows[_key(row["run"])] = {**row, "status": str(row["status"])}
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
+                raise DataError(f"{self.path}, line {number}, is not a row of results: {error!r}") from error
 
     def of(self, run: Any) -> Row | None:
         """The row of a run."""

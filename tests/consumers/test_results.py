@@ -17,10 +17,10 @@ def test_the_last_row_of_a_run_counts(tmp_path):
     assert len(table.path.read_text().splitlines()) == 2
 
 
-@pytest.mark.parametrize("text", ["hello\n", '{"a": 1}\n', "[]\n"])
+@pytest.mark.parametrize("text", [b"hello\n", b'{"run": 1}\n', b"[]\n", b"\xff\n", b"[" * 99_999 + b"\n"])
 def test_another_file_is_not_taken_for_a_table(tmp_path, text):
     path = tmp_path / "t.jsonl"
-    path.write_text(text)
+    path.write_bytes(text)
     with pytest.raises(DataError, match="line 1, is not a row of results"):
         Table(path)
-    assert path.read_text() == text
+    assert path.read_bytes() == text
