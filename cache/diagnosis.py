@@ -10,14 +10,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import xxhash
-
 from .errors import StoreDamaged
 from .files import DAMAGED
 from .index import FILE as MERGED_INDEX
 from .index import Entry, Index
 from .manifest import FILE as MANIFEST
-from .manifest import HEAD_BYTES, Manifest, Shard
+from .manifest import Manifest, Shard, signed
 from .salvage import Salvage, examine
 from .shard import file_checksum
 from .states import FAILURE, REPLACED, overrides
@@ -154,26 +152,20 @@ def _read_manifest(path: Path) -> tuple[Manifest | None, bool, str]:
     except StoreDamaged as error:
         file = path / MANIFEST
         data = file.read_bytes() if file.is_file() else b""
-        if _signed(data) == data:
+        if signed(data) == data:
             raise  # it is what was written, by a roivault of another format version
         for altered in (data, _without_shards(data)):
             try:
-                return Manifest.from_bytes(_signed(altered), file), False, error.why
+                return Manifest.from_bytes(signed(altered), file), False, error.why
             except StoreDamaged:
                 pass
         return None, False, error.why
 
 
-def _signed(data: bytes) -> bytes:
-    """The bytes of a manifest with the checksum that they should have."""
-    head, body = Manifest("float16").to_bytes()[: HEAD_BYTES - 16], data[HEAD_BYTES:]
-    return head + xxhash.xxh3_64_hexdigest(head + b"0" * 16 + body).encode() + body
-
-
 def _without_shards(data: bytes) -> bytes:
     """What else a damaged manifest says; nothing if it is no JSON any more."""
     try:
-        values = {**json.loads(_signed(data)), "shards": []}
+        values = {**json.loads(signed(data)), "shards": []}
     except (ValueError, RecursionError):
         return b""
     return json.dumps({"checksum": "0" * 16, **values}, indent=1).encode()

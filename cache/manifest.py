@@ -102,8 +102,7 @@ class Manifest:
         return replace(self, shards=tuple(s for s in self.shards if s.number in numbers))
 
     def to_bytes(self) -> bytes:
-        body = json.dumps({"checksum": _ZEROS.decode(), **asdict(self)}, indent=1).encode() + b"\n"
-        return body.replace(_ZEROS, _digest(body), 1)
+        return signed(json.dumps({"checksum": _ZEROS.decode(), **asdict(self)}, indent=1).encode() + b"\n")
 
     def save(self, store: Path) -> None:
         """Raises: DiskError."""
@@ -131,8 +130,7 @@ class Manifest:
     @classmethod
     def from_bytes(cls, data: bytes, path: Path | str) -> Manifest:
         """Read a manifest; `path` is what errors name. Raises: StoreDamaged."""
-        start, end = len(_HEAD), len(_HEAD) + 16
-        if data[:start] != _HEAD or _digest(data[:start] + _ZEROS + data[end:]) != data[start:end]:
+        if data != signed(data):
             raise StoreDamaged(path, "its checksum is wrong: it was altered or cut short")
         try:
             values = json.loads(data)
@@ -172,6 +170,12 @@ class Manifest:
         return None if numbers == sorted(set(numbers)) else f"the numbers of its shards are {numbers}"
 
 
+def signed(data: bytes) -> bytes:
+    """The bytes of a manifest with the checksum that they should have."""
+    body = data[HEAD_BYTES:]
+    return _HEAD + xxhash.xxh3_64_hexdigest(_HEAD + _ZEROS + body).encode() + body
+
+
 def as_json(name: str, value: Any) -> Any:
     """A value as it is read back from a manifest: tuples are lists there. Raises: UsageError: it cannot be stored."""
     try:
@@ -200,7 +204,3 @@ def _is_count(value: Any) -> bool:
 
 def _is_checksum(value: Any) -> bool:
     return isinstance(value, str) and re.fullmatch("[0-9a-f]{16}", value) is not None
-
-
-def _digest(data: bytes) -> bytes:
-    return xxhash.xxh3_64_hexdigest(data).encode()
