@@ -100,7 +100,8 @@ def merge(
     ]
     if not shards:
         raise DataError(f"there is nothing in {' and '.join(str(source.path) for source in sources)}: nothing was made")
-    corrections = _settle(sources, Index.merge([index for _, _, index in shards]), report)
+    merged = Index.merge([index for _, _, index in shards])
+    corrections = _settle(sources, merged, report)
     folder = next(parent for parent in destination.parents if parent.exists())
     copied = [shard.bytes for source, shard, _ in shards if copy or not _one_disk(source.path, folder)]
     require_room(folder, sum(copied) + 2 * sum(shard.index_bytes for _, shard, _ in shards))
@@ -114,7 +115,8 @@ def merge(
             done += shard.bytes
             on_progress(done, total)
         replace(manifest, shards=tuple(made)).save(target)
-        Index.merge([index for _, _, index in shards]).save(target / MERGED_INDEX)
+        merged.covers = {shard.number: int(shard.index_checksum, 16) for shard in made}
+        merged.save(target / MERGED_INDEX)
         if corrections:
             with StoreWriter(target, manifest.feature_dtype) as writer:
                 writer.write_stored(corrections, manifest.dim, on_duplicate="replace")
