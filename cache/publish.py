@@ -102,13 +102,17 @@ class Publisher:
 
     def is_whole(self, shard: Shard) -> bool:
         """Whether a shard was copied there whole: its index goes behind it."""
-        with open(self._store / shard.index_file, "rb") as file:
-            head = file.read(HEADER_BYTES)
+        same = self._has_index(self._store / shard.index_file)
+        return same and self._folder.size(shard.file) == shard.bytes
+
+    def _has_index(self, file: Path) -> bool:
+        """Whether an index of that name is there and the same: headers have the checksums."""
+        with open(file, "rb") as index:
+            head = index.read(HEADER_BYTES)
         try:
-            same = self._folder.read(shard.index_file, 0, HEADER_BYTES) == head
+            return self._folder.read(file.name, 0, HEADER_BYTES) == head
         except FileNotFoundError:
             return False
-        return same and self._folder.size(shard.file) == shard.bytes
 
     def copy(self, shard: Shard, report: Report = lambda count: None) -> None:
         """Copy a shard and its index.
@@ -151,14 +155,8 @@ class Publisher:
             if missing:
                 path = Path(folder, MERGED_INDEX)
                 Index.merge([load_index(self._store, shard) for shard in manifest.sealed]).save(path)
-            with open(path, "rb") as file:
-                head = file.read(HEADER_BYTES)
-            try:
-                if self._folder.read(MERGED_INDEX, 0, HEADER_BYTES) == head:
-                    return
-            except FileNotFoundError:
-                pass
-            self._folder.upload(MERGED_INDEX, path)
+            if not self._has_index(path):
+                self._folder.upload(MERGED_INDEX, path)
 
 
 def manifest_at(folder: RemoteFolder) -> Manifest | None:

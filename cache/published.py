@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import xxhash
 
 from .errors import StoreDamaged, StoreUnreachable
@@ -38,18 +37,12 @@ class RemoteShard:
 
     value = read
 
-    def offset_of(self, array: np.ndarray) -> None:
-        """No array is a view of it."""
-
     def is_new(self, entry: Entry) -> bool:
         """Each transfer is: bytes may be lost on any."""
         return True
 
     def mark(self, entry: Entry) -> None:
         """Nothing is to be remembered."""
-
-    def prefetch(self, entry: Entry) -> None:
-        read_ahead([(self, entry)])
 
     def range_of(self, entry: Entry) -> Range:
         """Raises: StoreDamaged."""
