@@ -73,7 +73,7 @@ class RemoteFolder:
         self._shown = shown(self._base)
         self._secrets = [secret for secret in (user, *user.split(":", 1), query) if secret]
         if not rest or "::" in url:
-            raise UsageError(f"{self}: give one URL of a folder, such as s3://bucket/name.roi")
+            raise UsageError(f"{shown(url)}: give one URL of a folder, such as s3://bucket/name.roi")
         if any(c in path for c in "*[") or ".." in path.split("/"):
             raise UsageError(f"{self}: patterns and '..' are for local paths; give each URL in full")
         self._pid: int | None = None

@@ -271,5 +271,5 @@ def open_store(
     if verify not in VERIFY:
         raise UsageError(f"verify={verify!r} is not one of {', '.join(VERIFY)}")
     if token or tls_ca:
-        raise UsageError("token and tls_ca are for a server, and the target is a local store")
+        raise UsageError("token and tls_ca are for a server, grpc://HOST:PORT, which the target is not")
     return RegionStore(target, verify)
