@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from .errors import UsageError
-from .files import disk_errors, sync_directory
+from .files import disk_errors, sync
 from .lock import FILE as LOCK
 from .lock import WriterLock
 
@@ -46,9 +46,9 @@ def building(destination: Path) -> Iterator[Path]:
         try:
             _remove(target)
             yield target
-            _sync(target)
+            _sync_all(target)
             os.rename(target, destination)
-            sync_directory(destination.parent)
+            sync(destination.parent)
         finally:
             _remove(target)
             lock.release()
@@ -63,19 +63,11 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _sync(path: Path) -> None:
+def _sync_all(path: Path) -> None:
     """Everything is on the disk before it gets its name."""
     for folder, _, files in os.walk(path):
         for name in files:
-            _sync_one(Path(folder, name))
-        sync_directory(Path(folder))
+            sync(Path(folder, name))
+        sync(Path(folder))
     if path.is_file():
-        _sync_one(path)
-
-
-def _sync_one(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+        sync(path)

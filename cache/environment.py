@@ -19,7 +19,7 @@ from pathlib import Path
 import lmdb
 
 from .errors import DiskError, StoreDamaged
-from .files import TEMPORARY, disk_errors, no_room_to_map, sync_directory
+from .files import TEMPORARY, disk_errors, no_room_to_map, sync
 from .probe import probe
 from .states import FAILURE, REPLACED
 
@@ -244,7 +244,7 @@ def create(path: Path) -> None:
         finally:
             for leftover in (temporary, Path(f"{temporary}{LOCK_SUFFIX}")):
                 leftover.unlink(missing_ok=True)
-        sync_directory(path.parent)
+        sync(path.parent)
 
 
 def _open(path: Path, writable: bool, map_size: int, create: bool = False) -> tuple[lmdb.Environment, bool]:

@@ -53,11 +53,11 @@ def replace_file(path: Path, *parts) -> None:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        sync_directory(path.parent)
+        sync(path.parent)
 
 
-def sync_directory(path: Path) -> None:
-    """Make renames and removals in a directory durable."""
+def sync(path: Path) -> None:
+    """Make a file durable, or what was renamed in, made in and removed from a directory."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -122,7 +122,7 @@ def set_aside(path: Path) -> Path:
         os.link(path, target, follow_symlinks=False)
     except OSError:
         os.rename(path, target)
-    sync_directory(path.parent)
+    sync(path.parent)
     return target
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from .errors import DiskError, InputNotFound, RoivaultError, StoreDamaged, StoreUnreachable, UsageError
-from .files import TEMPORARY, disk_errors, replace_file, sync_directory, sync_file
+from .files import TEMPORARY, disk_errors, replace_file, sync, sync_file
 
 FIRST_DEADLINE = 15.0  # seconds, for a server that never answered: the name may be wrong
 DEADLINE = 120.0  # for one that did
@@ -202,7 +202,7 @@ class RemoteFolder:
             fs.put_file(str(source), str(temporary))
             sync_file(temporary, os.path.getsize(source))
             os.replace(temporary, self.local / name)
-            sync_directory(self.local)
+            sync(self.local)
 
         self._write(name, write)
 

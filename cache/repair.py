@@ -11,7 +11,7 @@ from typing import Any
 from .diagnosis import SHARD_FILE, Diagnosis, Part
 from .environment import LOCK_SUFFIX
 from .errors import StoreMismatch, StoreNotFound, UsageError
-from .files import TEMPORARY, disk_errors, require_room, set_aside, sync_directory
+from .files import TEMPORARY, disk_errors, require_room, set_aside, sync
 from .index import FILE as MERGED_INDEX
 from .index import Index
 from .lock import WriterLock
@@ -232,7 +232,7 @@ class _Plan:
         if file.exists():
             self._set_aside(file)
         os.replace(temporary, file)
-        sync_directory(self._path)
+        sync(self._path)
         return self._seal(part.shard, made.index())
 
     def _keep(self, part: Part) -> tuple[Shard, Index]:
