@@ -32,6 +32,15 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "global_features": ("global_features",),
     "source_digest": ("source_digest",),
 }
+IGLUE_NAMES = {  # of what Volta's and IGLUE's scripts write
+    "width": "img_w",
+    "height": "img_h",
+    "class_ids": "obj_id",
+    "class_probs": "obj_conf",
+    "attr_ids": "attr_id",
+    "attr_probs": "attr_conf",
+    "class_scores": "cls_prob",
+}
 _FIELD_OF = {name: field for field, names in _NAMES.items() for name in names}
 _RANKED_BY = ("obj_conf", "objects_conf")  # their regions were ranked by these
 _COUNTS = ("num_boxes", "num_bbox", "num_objects")

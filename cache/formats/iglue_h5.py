@@ -10,22 +10,13 @@ from typing import TYPE_CHECKING
 from ..errors import DataError
 from ..regions import Regions
 from .base import ALL_FIELDS, VG_IDS, BadRow, Format, Notes, Problem, Vocabularies
-from .fields import fields_of, regions_of
+from .fields import IGLUE_NAMES, fields_of, regions_of
 
 if TYPE_CHECKING:
     import h5py
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _TROUBLE = (OSError, KeyError, TypeError, ValueError, RuntimeError, AttributeError, MemoryError)  # of damaged files
-_NAMES = {
-    "width": "img_w",
-    "height": "img_h",
-    "class_ids": "obj_id",
-    "class_probs": "obj_conf",
-    "attr_ids": "attr_id",
-    "attr_probs": "attr_conf",
-    "class_scores": "cls_prob",
-}
 
 
 def matches(path: Path) -> bool:
@@ -103,7 +94,7 @@ def write(path: Path, vocabularies: Vocabularies, notes: Notes):
                 group = file.create_group(regions.key)
             except ValueError as error:
                 raise BadRow(f"HDF5 cannot name a group so: {error}", "key_invalid") from None
-            for name, value in fields_of(regions, _NAMES).items():
+            for name, value in fields_of(regions, IGLUE_NAMES).items():
                 group[name] = value
 
         yield put

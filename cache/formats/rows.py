@@ -81,6 +81,17 @@ def files(folder: Path, suffix: str) -> Iterator[Path]:
             yield folder / name
 
 
+def key_of(cell: bytes) -> str:
+    """The key in the first cell of a line. Raises: BadRow."""
+    try:
+        key = cell.decode()
+    except UnicodeDecodeError:
+        raise BadRow("its key is not utf-8", "key_invalid") from None
+    if not key:
+        raise BadRow("it has no key", "key_invalid")
+    return key
+
+
 def check_key(key: str) -> None:
     """Raises: BadRow: readers of tab-separated lines would take it for something else."""
     if key[0] in "\"'" or key != key.strip() or any(c in key for c in "\t\0") or len(key.splitlines()) > 1:

@@ -17,7 +17,7 @@ from pathlib import Path
 from ..regions import Regions
 from .base import VG_IDS, BadRow, Format, Notes, Problem, Vocabularies
 from .fields import fields_of, from_bytes, regions_of
-from .rows import check_key, lines
+from .rows import check_key, key_of, lines
 
 LXMERT_COLUMNS = (
     "img_id", "img_h", "img_w", "objects_id", "objects_conf", "attrs_id", "attrs_conf", "num_boxes", "boxes",
@@ -52,20 +52,10 @@ def read(path: Path, notes: Notes, columns: tuple[str, ...]) -> Iterator[Regions
         where, key = f"line {number}", None
         cells = line.rstrip(b"\r\n").split(b"\t")
         try:
-            key = _key(cells[0])
+            key = key_of(cells[0])
             yield regions_of(key, _fields(cells, columns), notes)
         except BadRow as error:
             yield Problem.of(error, where, key)
-
-
-def _key(cell: bytes) -> str:
-    try:
-        key = cell.decode()
-    except UnicodeDecodeError:
-        raise BadRow("its id is not utf-8", "key_invalid") from None
-    if not key:
-        raise BadRow("it has no id", "key_invalid")
-    return key
 
 
 def _fields(cells: list[bytes], columns: tuple[str, ...]) -> dict:

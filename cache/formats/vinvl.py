@@ -29,7 +29,7 @@ from ..regions import Regions
 from .base import BadRow, Format, Notes, Problem, Vocabularies
 from .fields import from_bytes, regions_of
 from .labelmap import LabelMap
-from .rows import KeyedLines, check_key, lines
+from .rows import KeyedLines, check_key, key_of, lines
 
 GEOMETRY = 6
 _GEOMETRY_TOLERANCE = 1e-3
@@ -60,7 +60,7 @@ def read(path: Path, notes: Notes) -> Iterator[Regions | Problem]:
             where, key = f"{main.name}, line {number}", None
             cells = line.rstrip(b"\r\n").split(b"\t")
             try:
-                key = _text(cells[0])
+                key = key_of(cells[0])
                 if main.name == _FEATURES:
                     described = predictions.get(cells[0]) if predictions else None
                     fields = {**_described(described, labels, notes), **_features(cells)}
@@ -81,16 +81,6 @@ def _predictions(path: Path) -> Path | None:
 
 def _sizes(path: Path) -> Path | None:
     return next(iter(sorted(path.glob("*hw.tsv"))), None)
-
-
-def _text(cell: bytes) -> str:
-    try:
-        key = cell.decode()
-    except UnicodeDecodeError:
-        raise BadRow("its key is not utf-8", "key_invalid") from None
-    if not key:
-        raise BadRow("it has no key", "key_invalid")
-    return key
 
 
 def _cell(cells: list[bytes], place: int) -> bytes:

@@ -15,21 +15,12 @@ from pathlib import Path
 
 import lmdb
 
+from ..pickles import load_pickle
 from ..regions import Regions
 from .base import ALL_FIELDS, VG_IDS, BadRow, Format, Notes, Problem, Vocabularies
-from .fields import fields_of, regions_of
+from .fields import IGLUE_NAMES, fields_of, regions_of
 from .lmdb_entries import KEYS, MISSING, REMARK, entries
-from .pickles import load_pickle
 
-_NAMES = {
-    "width": "img_w",
-    "height": "img_h",
-    "class_ids": "obj_id",
-    "class_probs": "obj_conf",
-    "attr_ids": "attr_id",
-    "attr_probs": "attr_conf",
-    "class_scores": "cls_prob",
-}
 _MAP_SIZE = 1 << 40  # address space; the file grows as it is filled
 _COMMIT = 16 << 20  # bytes in one transaction
 
@@ -83,7 +74,7 @@ def write(path: Path, vocabularies: Vocabularies, notes: Notes, in_base64: bool)
         key = regions.key.encode()
         if key == KEYS:
             raise BadRow("the layout keeps its list of keys under the name `keys`", "key_invalid")
-        fields = fields_of(regions, _NAMES)
+        fields = fields_of(regions, IGLUE_NAMES)
         fields.update(img_id=regions.key, num_boxes=len(regions))
         if in_base64:
             fields.update({name: base64.b64encode(fields[name].tobytes()) for name in ("features", "boxes")})
