@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cache import Failure, InfrastructureLost
@@ -110,9 +109,3 @@ class Watch:
     @property
     def expired(self) -> bool:
         return time.monotonic() - self._since > self.limit
-
-
-def keys_of(units: Sequence[Unit]) -> str:
-    """The first keys of units, for messages."""
-    keys = [task.item.key for unit in units for task in unit.tasks]
-    return ", ".join(map(repr, keys[:3])) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")

@@ -101,6 +101,7 @@ class Cluster:
                 "_temp_dir": self._folder,  # short: the paths of sockets must be
             }
         else:
+            _knock(self._address)
             options["address"] = self._address
         in_main = threading.current_thread() is threading.main_thread()
         on_terminate = signal.getsignal(signal.SIGTERM) if in_main else None
@@ -157,6 +158,19 @@ class Cluster:
     def _remedy(self) -> str:
         logs = f"; its logs are in {self._folder}" if self._folder else ""
         return f"{logs}. What is committed is kept; run the same line again"
+
+
+def _knock(address: str) -> None:
+    """See whether anything answers at HOST:PORT, as Ray tries for minutes. Raises: InfrastructureLost."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit() or "://" in address:
+        return
+    try:
+        socket.create_connection((host, int(port)), MOST_CLOSING).close()
+    except OSError as error:
+        raise InfrastructureLost(
+            f"nothing answers at --address {address}: {error.strerror or error}; is the head of the cluster there?"
+        ) from error
 
 
 def _to_log(data: dict, **_: object) -> None:

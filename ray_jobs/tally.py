@@ -206,6 +206,7 @@ def judge(tally: Tally, allowed: Allowance, store: str, stopped: bool) -> tuple[
         )
         return verdict, NOT_AS_ASKED
     if tally.cut_short:
-        return f"Done, but {tally.cut_short:,} folders, archives or tables could not be listed to their end.", NOT_AS_ASKED
+        verdict = f"Done, but {tally.cut_short:,} folders, archives or tables could not be listed to their end."
+        return verdict, NOT_AS_ASKED
     failed = f"; {tally.failed:,} failed" if tally.failed else ""
     return f"Done: {shlex.quote(store)} holds {tally.records:,} of {tally.listed:,} images{failed}.", 0

@@ -190,9 +190,11 @@ class Command:
     def __init__(self, tmp_path, weights):
         self.weights, self.calls, self.gate = weights, tmp_path / "calls", tmp_path / "gate"
         self.running = []
+        self.ray_folder = tempfile.mkdtemp(prefix="rv", dir="/tmp")  # short: the paths of sockets must be
 
     def start(self, source, output, *args, **settings):
         env = {name: value for name, value in os.environ.items() if not name.startswith(("FAKE_", "RAY_"))}
+        env |= {"RAY_TMPDIR": self.ray_folder}
         env |= {"PYTHONPATH": str(ROOT), "FAKE_CALLS": str(self.calls), "FAKE_GATE": str(self.gate)}
         env |= {f"FAKE_{name.upper()}": value for name, value in settings.items()}
         line = [sys.executable, FAKE_JOB, source, "-o", output, "--model", "demo", "--weights", self.weights, *args]
@@ -226,6 +228,7 @@ def command(tmp_path, weights):
         if process.poll() is None:
             process.kill()
             process.communicate()
+    shutil.rmtree(command.ray_folder, ignore_errors=True)  # killed jobs leave Ray's logs
 
 
 class RayJob:
