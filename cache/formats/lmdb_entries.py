@@ -16,8 +16,8 @@ from typing import BinaryIO
 import lmdb
 
 from ..errors import DataError
+from ..pickles import load_pickle
 from ..probe import own_process
-from .pickles import load_pickle
 
 KEYS = b"keys"
 ENTRY, REMARK, MISSING = b"E", b"R", b"M"  # (key, value); (text, nothing); (key that is listed, nothing)

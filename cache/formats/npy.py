@@ -7,7 +7,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from .pickles import load_pickle
+from ..pickles import load_pickle
 
 _MAX_BYTES = 1 << 33
 

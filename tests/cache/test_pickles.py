@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import io
 import os
 import pickle
+import tracemalloc
 
 import numpy as np
 import pytest
 
-from cache.formats.pickles import UnsafePickle, load_pickle
+from cache import pickles
+from cache.pickles import UnsafePickle, load_pickle
 
 VALUES = {
     "f4": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -82,6 +85,7 @@ def test_another_global_is_refused_by_name(evil, name, protocol):
         b"cnumpy\nndarray.__reduce__\n.",
         b"\x80\x04\x8c\x05numpy\x8c\x11f2py.compile_file\x93.",
         b"Pid\n.",
+        b"\x80\x02\x82\x01.",
         b"c_codecs\nencode\n(Vx\nVzip\ntR.",
     ],
 )
@@ -101,6 +105,67 @@ def test_arrays_that_lie_about_themselves():
         load_pickle(objects.replace(b"K\x02\x85", b"K\x09\x85"))
     with pytest.raises(ValueError, match="dtype"):
         load_pickle(pickle.dumps(np.zeros(2, "M8[s]"), protocol=2))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x80\x02Nr\xff\xff\xff\x7f.",  # the memo, under an index whose table of lower ones would fill the memory
+        b"\x80\x05\x96" + (1 << 45).to_bytes(8, "little") + b".",  # bytearrays of that size,
+        b"cbuiltins\nbytearray\n(I1000000000000\ntR.",
+        b"\x80\x04B\xff\xff\xff\xff.",  # bytes,
+        b"\x80\x04X\xff\xff\xff\xff.",  # text,
+        b"\x80\x04\x8b\xff\xff\xff\x7f.",  # a number,
+        b"\x80\x04\x95" + (1 << 45).to_bytes(8, "little") + b"N.",  # a frame,
+        b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I1000000000000\ntS'd'\ntR.",  # and an array
+    ],
+)
+def test_a_few_bytes_take_no_memory(data):
+    tracemalloc.start()
+    try:
+        with contextlib.suppress(ValueError):
+            load_pickle(data)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_parts_that_hold_one_another_are_read_once():
+    content = np.ones(3)
+    for _ in range(30):
+        content = [content, content]
+    found = load_pickle(pickle.dumps(content))
+    assert found[0] is found[1]
+    circle = []
+    circle.append(circle)
+    with pytest.raises(ValueError, match="not a usable pickle"):
+        load_pickle(pickle.dumps(circle))
+
+
+@pytest.mark.parametrize(
+    ("stand_in", "name"),
+    [
+        (b"c_codecs\nencode\n", "function.__setstate__"),
+        (b"cnumpy.core.multiarray\nscalar\n", "function.__setstate__"),
+        (b"cnumpy\nndarray\n", "type.__setstate__"),
+        (b"ccollections\nOrderedDict\n)R", "OrderedDict.__setstate__"),
+    ],
+)
+def test_attributes_of_what_stands_in_cannot_be_written(stand_in, name):
+    write = b"N}X\x0c\x00\x00\x00__defaults__X\x05\x00\x00\x00wrong\x85s\x86b."
+    before = pickles._encode.__defaults__, vars(pickles._Array).copy()
+    with pytest.raises(UnsafePickle, match=name):
+        load_pickle(b"\x80\x02" + stand_in + write)
+    assert (pickles._encode.__defaults__, vars(pickles._Array)) == before
+
+
+def test_a_disk_that_fails_is_not_taken_for_a_bad_pickle():
+    class Failing(io.BytesIO):
+        def readline(self, *_):
+            raise OSError(5, "Input/output error")
+
+    with pytest.raises(OSError, match="Input/output"):
+        load_pickle(Failing(b"I1\n."))
 
 
 def test_bytes_that_are_no_pickle_raise_one_kind_of_error():
