@@ -72,7 +72,7 @@ def extract(
     refresh_changed: bool = typer.Option(False, "--refresh-changed", help="Redo pictures whose file has changed."),
     max_failures: str = typer.Option("1%", "--max-failures", metavar="N|P%", help="More of them: exit code 65."),
     metrics_port: str = typer.Option(
-        None, "--metrics-port", metavar="[HOST:]PORT", help="Serve metrics for Prometheus; HOST is 127.0.0.1 unless given."
+        None, "--metrics-port", metavar="[HOST:]PORT", help="Metrics for Prometheus; HOST is 127.0.0.1 by default."
     ),
     as_json: bool = typer.Option(False, "--json", help="Print the summary as JSON."),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress and no summary."),
