@@ -27,6 +27,7 @@ TASK_NAMES = {
     "xvnli": "XVNLI", "gqa": "GQA", "xgqa": "xGQA", "nlvr2": "NLVR2", "marvl": "MaRVL", "flickr30k": "Flickr30K",
     "xflickrco": "xFlickr&CO", "wit": "WIT", "multi30k": "Multi30K",
 }  # fmt: skip
+ENGLISH_TASKS = {"marvl": "nlvr2"}  # where the score in English is another task's
 PANEL = (4.6, 3.6)  # inches
 BASE_METRICS = ("accuracy", "accuracy_full", "ir_r1", "tr_r1")
 
@@ -64,6 +65,7 @@ def _figure(panels: int, title: str, size: tuple[float, float] = PANEL) -> tuple
     for unused in axes[panels:]:
         unused.set_visible(False)
     figure.suptitle(title, fontsize=12)
+    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1)
     return figure, axes[:panels]
 
 
@@ -83,10 +85,12 @@ def _legend(figure: Figure, axes: Sequence[Axes], rows: int = 1) -> None:
     for one in axes:
         for handle, label in zip(*one.get_legend_handles_labels(), strict=True):
             found.setdefault(label, handle)
+    models = list(dict.fromkeys(label.partition(", ")[0] for label in found))
+    labels = sorted(found, key=lambda label: models.index(label.partition(", ")[0]))
     if found:
         figure.legend(
-            found.values(), found.keys(), loc="outside lower center", ncols=min(-(-len(found) // rows), 5), fontsize=8,
-            frameon=False,
+            [found[label] for label in labels], labels, loc="outside lower center",
+            ncols=min(-(-len(found) // rows), 5), fontsize=8, frameon=False,
         )  # fmt: skip
 
 
@@ -120,12 +124,13 @@ def _few_shot(scores: Scores) -> Figure | None:
             if len(printed := published.curve(model, place)) > 1:
                 hollow = {**style(model), "markerfacecolor": "none", "linestyle": "--", "alpha": 0.7}
                 one.plot(*zip(*printed, strict=True), **hollow, markersize=8, linewidth=1, label=f"{model}, published")
-            if english := scores.get(model, Place("zero-shot", place.task, "en", "0", place.metric)):
+            task = ENGLISH_TASKS.get(place.task, place.task)
+            if english := scores.get(model, Place("zero-shot", task, "en", "0", place.metric)):
                 colour = style(model)["color"]
                 one.axhline(english.value, color=colour, linestyle=":", linewidth=1.3, label=f"{model}, English")
         title = f"{TASK_NAMES.get(place.task, place.task)}, {metric_name(place.metric)}"
         _tidy(one, title, "training samples in the language", _score_axis(place.metric))
-        one.set_ylim(bottom=0)
+        one.set_ylim(0, 1.06 * max(1, *(max(line.get_ydata()) for line in one.lines)))
     _legend(figure, axes, rows=3)
     return figure
 
