@@ -5,10 +5,8 @@ What a file is, its first bytes decide, never its name. Tensors come out in floa
 
 from __future__ import annotations
 
-import pickle
 import re
 import zipfile
-from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ import torch
 from torch import Tensor
 
 from cache import InputNotFound, WeightsError
+from cache.pickles import UnsafePickle, load_pickle
 
 _ZIP = b"PK\x03\x04"
 _LEGACY_TORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"  # a pickled magic number, which torch wrote before 1.6
@@ -44,6 +43,8 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
         content = read(path)
     except WeightsError:
         raise
+    except UnsafePickle as error:
+        raise _refusal(path, error.name) from error
     except (Exception, MemoryError) as error:  # a damaged file can fail a parser in any way
         raise _explain(path, error) from error
     return _tensors(path, content)
@@ -84,6 +85,11 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
     return load_file(path)
 
 
+def _read_pickle(path: Path) -> Any:
+    with path.open("rb") as file:
+        return load_pickle(file)
+
+
 def _explain(path: Path, error: BaseException) -> WeightsError:
     text = str(error)
     if found := re.search(r"GLOBAL (\S+)", text):
@@ -106,9 +112,8 @@ def _tensors(path: Path, content: Any) -> dict[str, Tensor]:
         raise WeightsError(f"{path} holds a {type(content).__name__}, not named tensors")
     tensors: dict[str, Tensor] = {}
     for name, value in content.items():
-        if isinstance(value, _Array) and value.array is not None:
-            array = value.array
-            value = torch.from_numpy(np.array(array, array.dtype.newbyteorder("="), order="C"))
+        if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "fiub":
+            value = torch.from_numpy(np.array(value, np.float32))
         if isinstance(value, Tensor):
             if value.layout is not torch.strided or value.is_complex() or _claimed(value) > _held(value):
                 raise WeightsError(f"{path}: {name} is not a plain tensor of numbers")
@@ -125,86 +130,3 @@ def _claimed(tensor: Tensor) -> int:
 def _held(tensor: Tensor) -> int:
     """Bytes that there are; fewer than claimed where one number stands for many, in a file made to fill the memory."""
     return tensor.untyped_storage().nbytes()
-
-
-# ---------------------------------------------------------------- pickles of numpy arrays
-
-
-class _Dtype:
-    """Stands for numpy.dtype inside a pickle: a code such as "f4", and the byte order from its state."""
-
-    def __init__(self, code: str, *_flags: Any):
-        self.dtype = np.dtype(str(code))
-        if self.dtype.kind not in "fiub":
-            raise ValueError(f"arrays of dtype {self.dtype} do not belong into a checkpoint")
-
-    def __setstate__(self, state: Any) -> None:
-        if state[1] in ("<", ">"):
-            self.dtype = self.dtype.newbyteorder(state[1])
-
-
-class _Array:
-    """Stands for numpy.ndarray inside a pickle; `array` once its state has been read."""
-
-    array: np.ndarray | None = None
-
-    def __setstate__(self, state: Any) -> None:
-        _, shape, dtype, fortran, data = state
-        self.array = _frombuffer(data, dtype, shape, "F" if fortran else "C").array
-
-
-def _reconstruct(*_: Any) -> _Array:
-    return _Array()
-
-
-def _frombuffer(data: Any, dtype: _Dtype, shape: Any, order: str, *_: Any) -> _Array:
-    result = _Array()
-    raw = data.encode("latin1") if isinstance(data, str) else data
-    result.array = np.frombuffer(raw, dtype.dtype).reshape(shape, order="F" if order == "F" else "C")
-    return result
-
-
-def _scalar(dtype: _Dtype, data: Any = b"") -> _Array:
-    return _frombuffer(data, dtype, (), "C")
-
-
-def _encode(text: str, encoding: str = "latin1") -> bytes:
-    if encoding not in ("latin1", "latin-1"):
-        raise ValueError(f"bytes are encoded as {encoding}")
-    return text.encode("latin1")
-
-
-# Everything a pickle of arrays refers to, mapped to the inert stand-ins above: not even numpy's own code runs.
-_GLOBALS = {
-    ("collections", "OrderedDict"): OrderedDict,
-    ("_codecs", "encode"): _encode,
-    ("numpy", "ndarray"): _Array,
-    ("numpy", "dtype"): _Dtype,
-    **{
-        (f"numpy.{core}.{module}", name): stand_in
-        for core in ("core", "_core")
-        for module, name, stand_in in (
-            ("multiarray", "_reconstruct", _reconstruct),
-            ("multiarray", "scalar", _scalar),
-            ("numeric", "_frombuffer", _frombuffer),
-        )
-    },
-}
-
-
-class _ArrayUnpickler(pickle._Unpickler):  # in Python: that in C reserves what memory a few bytes ask for
-    def __init__(self, file, path: Path):
-        super().__init__(file, encoding="latin1")  # Python 2 wrote the published files
-        self._path = path
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _GLOBALS:
-            raise _refusal(self._path, f"{module}.{name}")
-        stand_in = _GLOBALS[module, name]
-        # a function of its own each time: a pickle can write attributes on what it is given
-        return stand_in if isinstance(stand_in, type) else lambda *args: stand_in(*args)
-
-
-def _read_pickle(path: Path) -> Any:
-    with path.open("rb") as file:
-        return _ArrayUnpickler(file, path).load()

@@ -9,8 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from cache import InputNotFound, WeightsError
-from extractor import checkpoints
+from cache import InputNotFound, WeightsError, pickles
 from extractor.checkpoints import read_checkpoint
 
 STATE = {
@@ -212,9 +211,9 @@ def test_a_missing_file_is_named(tmp_path):
 
 def test_a_pickle_leaves_nothing_behind_in_the_process(tmp_path):
     """It may write attributes on whatever it is given, here the default encoding of a function."""
-    before = checkpoints._encode.__defaults__
+    before = pickles._encode.__defaults__
     write = b"N}X\x0c\x00\x00\x00__defaults__X\x05\x00\x00\x00wrong\x85s\x86b."
     (tmp_path / "crafted.pkl").write_bytes(b"\x80\x02c_codecs\nencode\n" + write)
-    with pytest.raises(WeightsError):
-        checkpoints.read_checkpoint(tmp_path / "crafted.pkl")
-    assert checkpoints._encode.__defaults__ == before
+    with pytest.raises(WeightsError, match="crafted.pkl asks to run function.__setstate__"):
+        read_checkpoint(tmp_path / "crafted.pkl")
+    assert pickles._encode.__defaults__ == before

@@ -72,6 +72,22 @@ def test_a_malicious_info_is_refused(tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize(
+    "attack",
+    [
+        b"\x80\x02Nr\xff\xff\xff\x7f.",  # a memo whose table would fill the memory
+        b"\x80\x05\x96" + (1 << 45).to_bytes(8, "little") + b".",  # a bytearray that would
+    ],
+)
+def test_an_info_that_asks_for_memory_is_reported(tmp_path, attack):
+    put(tmp_path / "features", "a")
+    info = tmp_path / "features" / "a_info.npy"
+    info.write_bytes(info.read_bytes().partition(b"\n")[0] + b"\n" + attack)
+    put(tmp_path / "features", "b")
+    report = convert(tmp_path / "features", tmp_path / "s.roi")
+    assert report.records == 1 and [(p.key, p.kind) for p in report.problems] == [("a", "decode_error")]
+
+
 def test_keys_whose_files_would_meet(tmp_path, put_store, full):
     source = put_store([full("a"), full("a_info"), full("a.npy/b"), full("x/y.jpg"), full("x")])
     report = convert(source, tmp_path / "features", destination_format="mmf-npy")
