@@ -202,4 +202,4 @@ def _marked(state: Entry | None) -> Entry | None:
 
 
 def _content(state: Entry) -> tuple[int, int, int]:
-    return state.length, state.checksum, state.flags & FAILURE
+    return *state.content, state.flags & FAILURE

@@ -47,6 +47,11 @@ class Entry(NamedTuple):
     checksum: int  # xxh3-64 of the value
     flags: int
 
+    @property
+    def content(self) -> tuple[int, int]:
+        """Equal for equal values."""
+        return self.length, self.checksum
+
 
 def hash_keys(keys: Sequence[bytes]) -> np.ndarray:
     """xxh3-64 of each key, u64[len(keys)]."""

@@ -191,9 +191,9 @@ def _refuse_conflicts(snapshots: Sequence[Snapshot]) -> None:
             mine = a.entry(positions[place])
             if (
                 is_record(mine.flags) and is_record(entry.flags) and mine.length and entry.length
-                and (mine.length, mine.checksum) != (entry.length, entry.checksum)
+                and mine.content != entry.content
             ):  # fmt: skip
                 raise StoreMismatch(
                     f"{one.path} and {other.path} hold different records of {a.text(keys[place])!r}: open them one at "
-                    "a time, or make one store of them first"
+                    "a time; `roivault subset` makes a store without it"
                 )

@@ -206,7 +206,7 @@ def _settle(sources: Sequence[_Source], merged: Index, report: MergeReport) -> l
         source, wanted = records[0] if records else states[-1]
         report.duplicates += max(0, len(records) - 1)
         report.overruled += len(states) - len(records) - (not records)
-        other = next((s for s, entry in records if _content(entry) != _content(wanted)), None)
+        other = next((s for s, entry in records if entry.content != wanted.content), None)
         if other is not None:
             conflicts.append((key.decode(), source.path, other.path))
         elif records and not is_record(_find(merged, key).flags):
@@ -244,10 +244,6 @@ def _shared(sources: Sequence[_Source]) -> Iterator[tuple[bytes, list[tuple[_Sou
 
 def _find(index: Index, key: bytes) -> Entry:
     return next(entry for _, entry in index.find([key], hash_keys([key])))
-
-
-def _content(entry: Entry) -> tuple[int, int]:
-    return entry.length, entry.checksum
 
 
 def _value(source: _Source, key: bytes, entry: Entry) -> bytes:

@@ -228,4 +228,4 @@ def _write(environment: Environment, fd: int, batch: list[tuple[bytes, Entry]]) 
 
 
 def _contents(salvage: Salvage) -> dict[bytes, tuple[int, int, int]]:
-    return {key: (entry.length, entry.checksum, entry.flags) for key, entry in salvage.states.items()}
+    return {key: (*entry.content, entry.flags) for key, entry in salvage.states.items()}
