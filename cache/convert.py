@@ -17,7 +17,7 @@ from .convert_sinks import Row, Sink, foreign_sink, note_manifest, store_sink
 from .errors import DataError, UsageError
 from .formats import by_suffix, format_of, get_format, rows_of
 from .formats.base import Format, Notes, Problem, Vocabularies
-from .keys import fits
+from .keys import why_unfit
 from .regions import FEATURE_DTYPES, Failure, Regions
 from .remote import is_url
 from .store import RegionStore, open_store
@@ -199,12 +199,8 @@ def _fitting(rows: Iterable[Row], words: Vocabularies, class_offset: int, notes:
 
 
 def _misfit(regions: Regions, words: Vocabularies, class_offset: int) -> Problem | None:
-    try:
-        size = len(regions.key.encode())
-    except UnicodeEncodeError:
-        return Problem(f"record {regions.key!r}", "its key is not valid unicode", kind="key_invalid")
-    if not fits(regions.key):
-        return Problem(f"record {regions.key!r}", f"its key has {size} bytes, allowed are 1 to 511", kind="key_invalid")
+    if why := why_unfit(regions.key):
+        return Problem(f"record {regions.key!r}", why, kind="key_invalid")
     for name, ids, offset in (("classes", regions.class_ids, class_offset), ("attributes", regions.attr_ids, 0)):
         top = int(ids.max()) + offset if ids is not None and len(ids) else -1
         if words.get(name) and top >= len(words[name]):

@@ -53,9 +53,18 @@ def read_keys(path: Path) -> list[str]:
     return keys
 
 
+def why_unfit(key: str) -> str | None:
+    """Why no store can hold the key; None if one can."""
+    try:
+        size = len(key.encode())
+    except UnicodeEncodeError:
+        return "the key is not valid unicode; percent-escape its bytes"
+    return None if 1 <= size <= MAX_KEY_BYTES else f"the key has {size} bytes, allowed are 1 to {MAX_KEY_BYTES}"
+
+
 def fits(key: str) -> bool:
     """Whether a store can hold the key."""
-    return 1 <= len(key.encode()) <= MAX_KEY_BYTES
+    return why_unfit(key) is None
 
 
 def shorten(key: str) -> str:

@@ -15,7 +15,7 @@ from .environment import LOCK_SUFFIX, Environment, View
 from .errors import DiskError, InvalidRegions, StoreDamaged, StoreMismatch, UsageError
 from .index import FILE as MERGED_INDEX
 from .index import Index
-from .keys import MAX_KEY_BYTES
+from .keys import why_unfit
 from .lock import WriterLock
 from .manifest import Manifest, Shard, as_json
 from .opening import open_manifest, prepare_directory, sweep
@@ -341,9 +341,5 @@ class StoreWriter:
 
 
 def _check_key(key: str) -> None:
-    try:
-        size = len(key.encode())
-    except UnicodeEncodeError:
-        raise InvalidRegions(key, "key_invalid", "the key is not valid unicode; percent-escape its bytes") from None
-    if not 0 < size <= MAX_KEY_BYTES:
-        raise InvalidRegions(key, "key_invalid", f"the key has {size} bytes, allowed are 1 to {MAX_KEY_BYTES}")
+    if why := why_unfit(key):
+        raise InvalidRegions(key, "key_invalid", why)
