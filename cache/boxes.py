@@ -109,12 +109,18 @@ def _scaled(one: np.ndarray, two: np.ndarray, image: Regions) -> Relation | None
 
 def _resize_rule(factor: float, image: Regions) -> tuple[str, str]:
     """The published rule whose factor it is, and the side whose boxes are in the resized image."""
-    for short_side, long_side in RESIZE_RULES:
-        scale = min(short_side / min(image.width, image.height), long_side / max(image.width, image.height))
+    for scale, note in _resizings(image):
         for side, expected in (("b", scale), ("a", 1 / scale)):
             if abs(factor / expected - 1) < 0.005:
-                return f"those of an image resized to {short_side}/{long_side}", side
+                return note, side
     return "by one factor per image", ""
+
+
+def _resizings(image: Regions) -> Iterator[tuple[float, str]]:
+    """The factor of each published rule for an image, and what boxes in the resized image are called."""
+    for short_side, long_side in RESIZE_RULES:
+        scale = min(short_side / min(image.width, image.height), long_side / max(image.width, image.height))
+        yield scale, f"those of an image resized to {short_side}/{long_side}"
 
 
 def _to_xywh(boxes: np.ndarray) -> np.ndarray:
@@ -172,10 +178,7 @@ def _frames(
         if special.max() <= 1.5:
             changed.append((Relation("unit", side, "shares of the image's sides, 0..1"), special * size))
         changed.append((Relation("xywh", side, "x, y, width, height"), _to_corners(special)))
-        for short_side, long_side in RESIZE_RULES:
-            scale = min(short_side / min(size), long_side / max(size))
-            note = f"those of an image resized to {short_side}/{long_side}"
-            changed.append((Relation("scaled", side, note), special / scale))
+        changed += [(Relation("scaled", side, note), special / scale) for scale, note in _resizings(image)]
         for frame, boxes in changed:
             yield (frame, boxes, two) if side == "a" else (frame, one, boxes)
     yield Relation("yxyx", "", "y before x"), one[:, [1, 0, 3, 2]], two

@@ -219,8 +219,10 @@ def show(
 def _summary(array: Any) -> dict[str, Any]:
     import numpy as np
 
+    from .distribution import short
+
     values = array.astype(np.float64)
-    low, mean, high = (float(f"{f(values):.6g}") for f in (np.min, np.mean, np.max)) if values.size else (None,) * 3
+    low, mean, high = (short(f(values)) for f in (np.min, np.mean, np.max)) if values.size else (None,) * 3
     return {"dtype": str(array.dtype), "shape": list(array.shape), "min": low, "mean": mean, "max": high}
 
 

@@ -39,8 +39,9 @@ class Comparison:
         unreadable: (side, kind) -> records that could not be read.
         found: (aspect, verdict, side, note) -> images; aspects are image, selection, boxes, features and columns.
         examples: the same and "missing_in_a", ... -> first keys.
-        dtypes: (of A, of B) -> images.
-        regions: of A, of B, matched, and matched with the same features; `matched_by` -> images.
+        dtypes, dims: (of A, of B) -> images.
+        regions: of A, of B, matched, and matched with the same features; `matched_by`, and in `region_counts` the side
+            with more of them, -> images.
         iou_gaps, cosine_gaps: 1 - IoU and 1 - cosine of matched regions; so that values near 1 are told apart.
         differences: norm of the difference over the norm, of matched regions.
         distinct, image_distinct: sums behind the alignments: cosines of what belongs together and of what does not, and

@@ -12,7 +12,6 @@ from .stats import MEASURES, Stats
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-FORMATS = ("png", "svg")
 _BLUE, _GREY = "#3465a4", "#888888"
 _TOP = 25  # names in a plot
 _LONGEST_NAME = 28

@@ -48,7 +48,7 @@ class Stats:
         troubles: name in TROUBLES -> number of records; `troubled_regions` the number of their regions that show it;
             `examples` the first keys.
         classes, attributes: id -> number of regions that have it.
-        fields, dtypes: field, and dtype of the features -> number of records.
+        fields, dtypes, dims: field, and dtype and dimension of the features -> number of records.
         sizes: (width, height) -> number of records, of the first MOST_SIZES sizes.
         unreadable: why records could not be read -> how many.
         live: bool[d], features that are not zero everywhere.
