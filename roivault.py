@@ -56,8 +56,8 @@ DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPER
 _NAMES = {
     "cache": (
         "CorruptRecord DataError DiskError FAILURE_KINDS Failure InputNotFound InvalidRegions MissingKeys Regions "
-        "RegionStore RoivaultError StoreDamaged StoreLocked StoreMismatch StoreNotFound StoreWriter UsageError "
-        "WeightsError WriteResult open_store"
+        "RegionStore RoivaultError StoreDamaged StoreLocked StoreMismatch StoreNotFound StoreUnreachable StoreWriter "
+        "UsageError WeightsError WriteResult open_store"
     ),
     "cache.dataset": "RegionBatch RegionDataset RegionLoader collate_regions",
     "extractor": "DecodePolicy ImageError list_extractors load_extractor",

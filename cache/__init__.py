@@ -13,6 +13,7 @@ from .errors import (
     StoreLocked,
     StoreMismatch,
     StoreNotFound,
+    StoreUnreachable,
     UsageError,
     WeightsError,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "StoreLocked",
     "StoreMismatch",
     "StoreNotFound",
+    "StoreUnreachable",
     "StoreWriter",
     "UsageError",
     "WeightsError",
