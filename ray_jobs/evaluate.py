@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,10 +77,11 @@ def evaluate(
     runs = [replace(base, language=one) for one in _languages(base, language)]
     for run in runs:
         check(run)
-    work = Evaluation(str(out), quiet or engine == "ray" or address is not None)
+    far = engine == "ray" or address is not None
     with Drain() as drain:
+        work = Evaluation(str(out), quiet or far, None if far else lambda: drain.requested)
         rows = fan_out(
-            runs, work, Table(out / TABLE), address, engine == "ray", gpus=float(base.on.type == "cuda"),
+            runs, work, Table(out / TABLE), address, far, gpus=float(base.on.type == "cuda"),
             cpus=os.cpu_count() or 1, stop=lambda: drain.requested,
         )  # fmt: skip
     _print_rows(rows, as_json)
@@ -89,17 +91,28 @@ def evaluate(
 
 
 class Evaluation:
-    """Does one run, here or in a worker of a cluster."""
+    """Does one run, here or in a worker of a cluster.
 
-    def __init__(self, out: str, quiet: bool):
-        self._out, self._quiet = out, quiet
+    `stop` is asked between batches; scores of retrieval that are there then are not computed again. A worker, which
+    it cannot travel to, is stopped from outside.
+    """
+
+    def __init__(self, out: str, quiet: bool, stop: Callable[[], bool] | None = None):
+        self._out, self._quiet, self._stop = out, quiet, stop
 
     def __call__(self, run: EvaluationRun) -> dict[str, Any]:
+        """Raises: KeyboardInterrupt: it was stopped."""
         from consumers import runs
         from consumers.progress import CountProgress
 
         with CountProgress(run.name, self._quiet) as progress:
-            return runs.evaluate(run, self._out, progress)
+
+            def report(done: int, total: int) -> None:
+                progress(done, total)
+                if self._stop and self._stop() and done < total:
+                    raise KeyboardInterrupt
+
+            return runs.evaluate(run, self._out, report)
 
 
 def check(run: EvaluationRun) -> None:

@@ -1,13 +1,15 @@
 """`roivault evaluate` from a store to its results, and from these to a report."""
 
 import json
+import signal
 
 import numpy as np
 import pytest
 
 import roivault
 from cache import Regions, StoreWriter
-from consumers import runs
+from consumers import evaluation, runs
+from consumers.progress import CountProgress
 from consumers.tasks import Task
 
 ROWS = 12
@@ -79,3 +81,18 @@ def test_retrieval_is_reported_in_both_directions(evaluate, tmp_path, capsys):
     assert [name[-11:] for name in files(tmp_path)] == ["result.json", "_scores.npy"]
     found = {one["metric"]: one["value"] for one in report(tmp_path, capsys)["scores"]}
     assert found["mean_recall"] == result["mean_recall"] and {"ir_r1", "tr_r10"} <= found.keys()
+
+
+def test_an_interrupted_run_goes_on_where_it_was(evaluate, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(evaluation, "TEXTS", 2)
+    monkeypatch.setattr(
+        CountProgress, "__call__", lambda self, done, total: done > 99 and signal.raise_signal(signal.SIGINT)
+    )
+    code, said = evaluate("flickr30k", "en")
+    assert (code, said) == (130, {"error": "interrupted", "exit_code": 130})
+    (scores,) = [np.load(tmp_path / "out" / name) for name in files(tmp_path) if name.endswith(".npy")]
+    left = np.isnan(scores).sum()
+    assert 0 < left < scores.size and not (tmp_path / "out/results.jsonl").exists()
+    seen = []
+    monkeypatch.setattr(CountProgress, "__call__", lambda self, done, total: seen.append(done))
+    assert evaluate("flickr30k", "en")[0] == 0 and seen[0] == scores.size - left + 2 * ROWS
