@@ -240,3 +240,32 @@ def test_released_predictions_are_those_that_were_published(capsys, files, task)
     for key, value in scores.items():
         published = most_precise()[key].value
         assert value == published if task == "xgqa" else round(value, 2) == published
+
+
+def test_parts_of_the_examples(capsys, tmp_path):
+    table = Table(tmp_path / "runs/results.jsonl")
+
+    def add(task, language, result, **more):
+        table.add(EvaluationRun("uc2", "c", task, (), "a", language, **more), "done", result={"n": 2000, **result})
+
+    for number, language in enumerate(("en", "bn", "de", "id", "ko", "pt", "ru", "zh")):
+        types = {"query": {"accuracy": 10.0 + number, "n": 300}, "verify": {"accuracy": 70.0, "n": 100}}
+        add("xgqa", language, {"accuracy": 30.0, "subsets": {"structural": types}})
+        more = {"query": {"accuracy": 20.0 + number, "n": 300}, "verify": {"accuracy": 70.0, "n": 100}}
+        add("xgqa", language, {"accuracy": 40.0, "subsets": {"structural": more}}, setup="few-shot", shots="5")
+    halves = {"flickr": {"ir_r1": 45.0, "n": 1000}, "coco": {"ir_r1": 30.0, "n": 1000}}
+    add("xflickrco", "en", {"ir_r1": 37.5, "subsets": halves})
+    code, said = run(capsys, tmp_path / "runs")
+    assert code == 0
+    for line in (
+        "| uc2 | 45.00 (44.00, +1.00) | 30.00 (30.80, -0.80) |",
+        "| setup | shots | language | model | query | verify |",
+        "| zero-shot | 0 | en | uc2 | 10.00 | 70.00 |",
+        "| zero-shot | 0 | avg | uc2 | 14.00 | 70.00 |",
+        "| few-shot | 5 | avg | uc2 | 24.00 | 70.00 |",
+        "It is known of 400 of 2,000 examples.",
+    ):
+        assert line in said.out.splitlines()
+    assert run(capsys, tmp_path / "runs", "--out", tmp_path / "look")[0] == 0
+    plots = sorted(path.name for path in (tmp_path / "look").glob("*.png"))
+    assert plots == ["few-shot.png", "question-types-uc2.png", "subsets-uc2.png"]
