@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .batch import RegionBatch, empty_batch
-from .errors import DataError, UsageError, require_whole
+from .errors import DataError, UsageError, require_one_of, require_whole
 from .mapped import BoxesAndFeatures
 from .regions import BFLOAT16, Regions
 
@@ -48,8 +48,7 @@ class Collation:
             raise UsageError("pad_to_max needs max_regions")
         if not isinstance(self.num_locations, int) or self.num_locations not in LOCATIONS:
             raise UsageError(f"num_locations={self.num_locations!r} is not 4, 5 or 7")
-        if self.global_region not in GLOBAL_REGIONS:
-            raise UsageError(f"global_region={self.global_region!r} is not 'none', 'first' or 'last'")
+        require_one_of("global_region", self.global_region, GLOBAL_REGIONS)
         if self.dtype not in DTYPES:
             raise UsageError(f"dtype={self.dtype} is not torch.float32, torch.float16 or torch.bfloat16")
 

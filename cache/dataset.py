@@ -16,12 +16,12 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from .batch import RegionBatch
 from .collate import Collation, collate_regions
-from .errors import DataError, RoivaultError, UsageError, require_whole
+from .errors import DataError, RoivaultError, UsageError, require_one_of, require_whole
 from .lookup import list_of_keys
 from .mapped import BoxesAndFeatures, MappedRecords
 from .regions import Regions
 from .sampling import RegionSampler
-from .store import READ, RegionStore, Target, open_store
+from .store import MISSING, READ, RegionStore, Target, open_store
 
 __all__ = ["RegionBatch", "RegionDataset", "RegionLoader", "collate_regions"]
 
@@ -54,10 +54,8 @@ class RegionDataset(Dataset[Regions]):
         missing: str = "raise",
         read: str = "auto",
     ):
-        if missing not in ("raise", "skip"):
-            raise UsageError(f"missing={missing!r} is not 'raise' or 'skip'")
-        if read not in READ:
-            raise UsageError(f"read={read!r} is not one of {', '.join(READ)}")
+        require_one_of("missing", missing, MISSING)
+        require_one_of("read", read, READ)
         self.store = target if isinstance(target, RegionStore) else open_store(target)
         self.keys = list(self.store.keys()) if keys is None else list_of_keys(keys)
         self.read = read

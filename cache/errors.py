@@ -24,6 +24,12 @@ def require_whole(name: str, value: object, least: int) -> None:
         raise UsageError(f"{name}={value!r} is not a whole number of at least {least}")
 
 
+def require_one_of(name: str, value: object, choices: Sequence[str]) -> None:
+    """For an option that is one of a few words. Raises: UsageError."""
+    if value not in choices:
+        raise UsageError(f"{name}={value!r} is not one of {', '.join(choices)}")
+
+
 class InputNotFound(RoivaultError):
     """Images, weights or annotations that are not where the caller said."""
 

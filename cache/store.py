@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 from .cold import available_memory, read_values
-from .errors import CorruptRecord, UsageError
+from .errors import CorruptRecord, UsageError, require_one_of
 from .lookup import CHUNK, Hit, Lookup, list_of_keys
 from .manifest import Manifest
 from .published import RemoteShard, read_ahead
@@ -23,6 +23,7 @@ from .targets import Target, absolute, parts_of, resolve_targets
 
 VERIFY = ("first", "always", "never")
 READ = ("auto", "mmap", "pread")
+MISSING = ("raise", "skip")
 
 T = TypeVar("T")
 
@@ -110,10 +111,8 @@ class RegionStore:
             UsageError: `keys` are not a list of texts.
             CorruptRecord, StoreDamaged, DiskError
         """
-        if missing not in ("raise", "skip"):
-            raise UsageError(f"missing={missing!r} is not 'raise' or 'skip'")
-        if read not in READ:
-            raise UsageError(f"read={read!r} is not one of {', '.join(READ)}")
+        require_one_of("missing", missing, MISSING)
+        require_one_of("read", read, READ)
         keys = list_of_keys(keys)
         found = self._lookup.find(keys)
         lost = [i for i, hit in enumerate(found) if hit is None or not hit[1].is_record]
@@ -268,8 +267,7 @@ def open_store(
         StoreUnreachable: a URL that did not answer in time.
         StoreMismatch: the stores do not fit together.
     """
-    if verify not in VERIFY:
-        raise UsageError(f"verify={verify!r} is not one of {', '.join(VERIFY)}")
+    require_one_of("verify", verify, VERIFY)
     if token or tls_ca:
         raise UsageError("token and tls_ca are for a server, grpc://HOST:PORT, which the target is not")
     return RegionStore(target, verify)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .building import building
-from .errors import CorruptRecord, DataError, StoreDamaged, UsageError
+from .errors import CorruptRecord, DataError, StoreDamaged, UsageError, require_one_of
 from .files import require_room
 from .manifest import Manifest
 from .merge import common_manifest, refuse_inside
@@ -73,8 +73,7 @@ def subset(
         DataError: none of the keys has anything that can be used.
         StoreNotFound, StoreDamaged, StoreMismatch, UsageError, DiskError, StoreLocked
     """
-    if missing not in MISSING:
-        raise UsageError(f"missing={missing!r} is not one of {', '.join(MISSING)}")
+    require_one_of("missing", missing, MISSING)
     if keys is not None and pattern is not None:
         raise UsageError("keys and a pattern were given: give one of them")
     destination = Path(os.path.abspath(destination))

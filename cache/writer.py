@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import environment as lmdb_file
 from .environment import LOCK_SUFFIX, Environment, View
-from .errors import DiskError, InvalidRegions, StoreDamaged, StoreMismatch, UsageError
+from .errors import DiskError, InvalidRegions, StoreDamaged, StoreMismatch, UsageError, require_one_of
 from .index import FILE as MERGED_INDEX
 from .index import Index
 from .keys import why_unfit
@@ -63,8 +63,7 @@ class StoreWriter:
         shard_size: int = 8 * 2**30,
         destination: Destination | None = None,
     ):
-        if feature_dtype not in FEATURE_DTYPES:
-            raise UsageError(f"feature dtype {feature_dtype!r} is not one of {', '.join(FEATURE_DTYPES)}")
+        require_one_of("feature_dtype", feature_dtype, tuple(FEATURE_DTYPES))
         if shard_size < 1:
             raise UsageError(f"the shard size must be positive, not {shard_size}")
         self.path = Path(os.path.abspath(path))
@@ -117,8 +116,7 @@ class StoreWriter:
                 After any of these, nothing of this call is written.
         """
         self._check_usable()
-        if on_duplicate not in ON_DUPLICATE:
-            raise UsageError(f"on_duplicate {on_duplicate!r} is not one of {', '.join(ON_DUPLICATE)}")
+        require_one_of("on_duplicate", on_duplicate, ON_DUPLICATE)
         results, dim = self._encode(regions, failures)
         return self._commit(results, dim, [self.provenance] if self.provenance else [], on_duplicate)
 
