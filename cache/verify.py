@@ -95,6 +95,7 @@ def verify(
             progress(report.bytes, total)
     if ids is not None:
         _compare_ids(target, set(ids), report)
+    report.problems = list(dict.fromkeys(report.problems))  # a shard's index is looked at with the merged one, too
     return report
 
 

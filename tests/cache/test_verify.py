@@ -119,6 +119,13 @@ def test_cut_and_missing_files_are_found(store, make, same, name):
     read_everything(store, make, same)
 
 
+def test_a_damaged_index_is_named_once(store):
+    index = store / "shard-00001.idx"
+    index.write_bytes(index.read_bytes()[:100])
+    (problem,) = verify(store).problems
+    assert str(index) in problem and "100 bytes" in problem
+
+
 def test_the_damaged_record_is_named(store):
     _, offset, length = open_store(store).location("b")
     with open(store / "shard-00000.lmdb", "r+b") as file:
