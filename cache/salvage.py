@@ -17,8 +17,9 @@ from .files import TEMPORARY, disk_errors, sync_file
 from .index import Entry, Index
 from .keys import MAX_KEY_BYTES
 from .pages import Contents, read_pages
-from .record import MAGIC, MIN_BYTES, decode
-from .states import FAILURE, REPLACED, decode_failure, is_record
+from .record import MAGIC, MIN_BYTES
+from .snapshot import check_value
+from .states import FAILURE, REPLACED
 
 _BATCH_BYTES = 64 << 20
 
@@ -154,14 +155,8 @@ def _take(result: Salvage, key: bytes, entry: Entry, features: tuple[str, int] |
 
 def _check(key: bytes, value: bytes, entry: Entry) -> tuple[str, int] | None:
     """Dtype and dimension of the features of a record. Raises: CorruptRecord."""
-    name = key.decode(errors="replace")
-    if len(value) != entry.length or xxhash.xxh3_64_intdigest(value) != entry.checksum:
-        raise CorruptRecord(name, "it is not what the index has the checksum of")
-    if not is_record(entry.flags):
-        decode_failure(name, value)
-        return None
-    features = decode(name, value).features
-    return str(features.dtype), features.shape[1]
+    regions = check_value(key, value, entry)
+    return None if regions is None else (str(regions.features.dtype), regions.features.shape[1])
 
 
 def _read(fd: int, offset: int, length: int) -> bytes:

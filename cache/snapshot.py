@@ -18,7 +18,7 @@ from .index import FILE, Entry, Index, hash_keys
 from .keys import MAX_KEY_BYTES
 from .manifest import Manifest, Shard, signature
 from .record import decode
-from .regions import Failure
+from .regions import Failure, Regions
 from .shard import SealedShard
 from .states import FAILURE, REPLACED, decode_failure, is_record, overrides
 
@@ -261,6 +261,20 @@ def _check_copy(key: str, state: State) -> None:
 def _release(environments: Sequence[Environment]) -> None:
     for environment in environments:
         environment.release()
+
+
+def check_value(key: bytes, value: bytes | memoryview, entry: Entry) -> Regions | None:
+    """The regions in the value of a state, if it is the one that an index tells of; None of a failure.
+
+    Raises: CorruptRecord.
+    """
+    name = key.decode(errors="replace")
+    if len(value) != entry.length or xxhash.xxh3_64_intdigest(value) != entry.checksum:
+        raise CorruptRecord(name, "it is not what the index has the checksum of")
+    if is_record(entry.flags):
+        return decode(name, value)
+    decode_failure(name, value)
+    return None
 
 
 def load_index(store: Path, shard: Shard, check: bool = True, put_off: bool = False) -> Index:

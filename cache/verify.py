@@ -16,11 +16,11 @@ from .index import Entry, Index
 from .manifest import Manifest, Shard
 from .probe import probe
 from .published import Place
-from .record import check_features, decode
+from .record import check_features
 from .remote import RemoteFolder
 from .shard import SealedShard, file_checksum
-from .snapshot import load_index, load_merged
-from .states import decode_failure, is_record
+from .snapshot import check_value, load_index, load_merged
+from .states import is_record
 from .store import open_store
 from .targets import Target, absolute, resolve_targets
 
@@ -128,16 +128,12 @@ def _check_sealed(store: Path, manifest: Manifest, shard: Shard, report: Report)
 
 
 def _check_value(key: bytes, shard: SealedShard, number: int, entry: Entry, manifest: Manifest) -> None:
-    name = key.decode(errors="replace")
     value = shard.value(entry)
     if entry.shard != number:
-        raise CorruptRecord(name, f"its index says that it is in shard {entry.shard}")
-    if xxhash.xxh3_64_intdigest(value) != entry.checksum:
-        raise CorruptRecord(name, "it is not what the index has the checksum of")
-    if not is_record(entry.flags):
-        decode_failure(name, value)
-        return
-    check_features(decode(name, value), manifest.feature_dtype, manifest.dim)
+        raise CorruptRecord(key.decode(errors="replace"), f"its index says that it is in shard {entry.shard}")
+    regions = check_value(key, value, entry)
+    if regions is not None:
+        check_features(regions, manifest.feature_dtype, manifest.dim)
 
 
 def _check_open(store: Path, manifest: Manifest, shard: Shard, report: Report) -> Iterator[str]:
