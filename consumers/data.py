@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cache import MissingKeys, RegionStore, StoreMismatch
+from cache import MissingKeys, RegionStore, StoreMismatch, UsageError
 from cache.collate import Collation
 from cache.dataset import RegionDataset
 
@@ -44,6 +44,7 @@ class TaskData:
         tokenizer: of the encoder.
         max_tokens: length at which texts are cut.
         others: so many more pictures of the store are added to `keys`, if it has them.
+        shuffled: give each picture the regions of another one, so that nothing but the texts is left to go by.
 
     Attributes:
         examples: as given.
@@ -65,6 +66,7 @@ class TaskData:
         tokenizer: Tokenizer,
         max_tokens: int,
         others: int = 0,
+        shuffled: bool = False,
     ):
         self.examples, self.store, self.config = examples, store, config
         places: dict[tuple[str, ...], int] = {}
@@ -73,6 +75,8 @@ class TaskData:
         self.keys, self.forms = resolve_keys(store, list(places))
         known = set(self.keys)
         self.keys += islice((key for key in store.keys() if key not in known), others)
+        if shuffled:
+            self.keys = exchanged(self.keys)
         self.notes = check_store(store, self.keys, config)
         self._collate = Collation(**config.collation)
         self._regions = RegionDataset(store, self.keys)
@@ -100,6 +104,19 @@ class TaskData:
         """
         batch = self._collate(self._regions.boxes_and_features(list(images)))
         return batch.features, batch.locations, batch.mask
+
+
+def exchanged(keys: Sequence[str]) -> list[str]:
+    """The keys in such an order that each stands in the place of another one, the same order every time.
+
+    Raises: UsageError: there is one only.
+    """
+    if len(keys) < 2:
+        raise UsageError("the regions of one picture alone cannot be exchanged for those of another")
+    order = np.random.default_rng(0).permutation(len(keys))
+    found = np.empty(len(keys), np.int64)
+    found[order] = np.roll(order, 1)
+    return [keys[place] for place in found]
 
 
 def resolve_keys(store: RegionStore, pictures: Sequence[tuple[str, ...]]) -> tuple[list[str], dict[int, int]]:

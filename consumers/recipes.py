@@ -57,12 +57,15 @@ class Recipe:
         return max(1, -(-items // self.micro) * self.scheduled // self.accumulate)
 
 
+SCENES = Recipe(lr=1e-3, batch=128, epochs=10, scheduled=10, warmup=0.05, max_tokens=24)
 RECIPES = {
     "xvnli": Recipe(lr=2e-5, batch=128, accumulate=4),
     "gqa": Recipe(lr=4e-5, batch=256, accumulate=4, epochs=5, max_tokens=40),
     "nlvr2": Recipe(lr=1e-5, batch=64, accumulate=2, epochs=20),
     "flickr30k": Recipe(lr=2e-5, batch=64, accumulate=4),
     "wit": Recipe(lr=2e-5, batch=64, accumulate=4, epochs=2, scheduled=2, validate_every=1000),
+    "scenes": SCENES,
+    "scene-pairs": SCENES,
 }
 SAME_AS = {"xgqa": "gqa", "marvl": "nlvr2", "xflickrco": "flickr30k", "multi30k": "flickr30k"}
 MORE_PARTS = {  # encoders that needed smaller micro-batches
@@ -99,7 +102,7 @@ def published_recipe(task: str, encoder: str, shots: str | None = None) -> Recip
         raise UsageError(f"no recipe was published for {task}; there are {', '.join([*RECIPES, *SAME_AS])}")
     recipe = RECIPES[base]
     if shots is None:
-        return replace(recipe, accumulate=MORE_PARTS[base].get(encoder, recipe.accumulate))
+        return replace(recipe, accumulate=MORE_PARTS.get(base, {}).get(encoder, recipe.accumulate))
     if shots not in FEW_SHOT_BATCHES.get(base, {}):
         known = ", ".join(FEW_SHOT_BATCHES.get(base, {})) or "none"
         raise UsageError(f"no recipe was published for {task} with {shots} shots; there are {known}")

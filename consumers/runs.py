@@ -95,7 +95,9 @@ class Setting:
         labels = len(task.labels) if task.metric == "accuracy" else 1
         return load_encoder(self.encoder, self.checkpoint, heads={task.head: labels}, legacy=self.legacy)
 
-    def data(self, encoder: Encoder, task: Task, selection: Selection, max_tokens: int) -> TaskData:
+    def data(
+        self, encoder: Encoder, task: Task, selection: Selection, max_tokens: int, shuffled: bool = False
+    ) -> TaskData:
         """The examples of a selection with what the stores have of them.
 
         Raises: InputNotFound, DataError, MissingKeys, StoreMismatch, StoreNotFound, StoreDamaged.
@@ -104,7 +106,7 @@ class Setting:
         tokenizer = load_tokenizer(encoder.config, self.tokenizer)
         one_picture = selection.split == "train" and len({keys for e in examples for keys in e.images}) == 1
         others = OTHER_PICTURES if one_picture and task.metric == "recall" else 0
-        return TaskData(examples, open_store(self.stores), encoder.config, tokenizer, max_tokens, others)
+        return TaskData(examples, open_store(self.stores), encoder.config, tokenizer, max_tokens, others, shuffled)
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,7 @@ class EvaluationRun(Setting):
         shots: of the few-shot set that the checkpoint was trained on; of "few-shot" and "max-shot" only.
         eval_set: of xGQA, see `Xgqa`.
         batch_size: examples at a time; matters to the results of VL-BERT under `legacy` only.
+        shuffled: give each picture the regions of another one; what is right then does not come from the pictures.
         weights: size and time of the checkpoint, see `checkpoint_identity`: another one under its name is another run.
     """
 
@@ -123,11 +126,13 @@ class EvaluationRun(Setting):
     shots: str | None = None
     eval_set: str | None = None
     batch_size: int = 64
+    shuffled: bool = False
     weights: tuple[int, int] | None = None
 
     @property
     def name(self) -> str:
-        return f"{self.encoder}-{self.task}-{self.language}-{self.setup}{f'-{self.shots}' if self.shots else ''}"
+        rest = f"{f'-{self.shots}' if self.shots else ''}{'-shuffled' if self.shuffled else ''}"
+        return f"{self.encoder}-{self.task}-{self.language}-{self.setup}{rest}"
 
     @property
     def file_name(self) -> str:
@@ -164,7 +169,7 @@ def evaluate(run: EvaluationRun, folder: str | Path, progress: Report | None = N
     folder = Path(folder)
     task = run.tested
     encoder = run.build(task)
-    data = run.data(encoder, task, run.selection, task.max_tokens)
+    data = run.data(encoder, task, run.selection, task.max_tokens, run.shuffled)
     folder.mkdir(parents=True, exist_ok=True)
     result = folder / f"{run.file_name}_result.json"
     if task.metric == "recall":

@@ -26,6 +26,8 @@ TASKS = {
     "xflickrco": "retrieval:XflickrCo",
     "wit": "retrieval:Wit",
     "multi30k": "retrieval:Multi30k",
+    "scenes": "scenes:Scenes",
+    "scene-pairs": "scenes:ScenePairs",
 }
 
 __all__ = ["Count", "Example", "Selection", "Task", "list_tasks", "load_task"]

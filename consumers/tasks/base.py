@@ -88,7 +88,9 @@ class Task(ABC):
         metric: "accuracy" or "recall".
         max_tokens: length at which texts are cut.
         labels: the classes by index; empty for retrieval.
-        counts: rows and pictures of the published files.
+        examples: a miniature of the files, {path below `annotations`: rows}, on which every task is tested: an English
+            training, dev and test set at least, with two pictures or more.
+        counts: its sets, with the rows and pictures of the published files; None for files that differ by user.
     """
 
     name: str
@@ -98,7 +100,8 @@ class Task(ABC):
     metric = "accuracy"
     max_tokens = 80
     labels: Sequence[str] = ()
-    counts: Mapping[Selection, Count]
+    counts: Mapping[Selection, Count | None]
+    examples: Mapping[str, Any]
 
     def __init__(self, annotations: str | Path):
         self.annotations = Path(annotations)

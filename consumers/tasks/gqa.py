@@ -22,6 +22,20 @@ LANGUAGES = ("en", "bn", "de", "id", "ko", "pt", "ru", "zh")
 SHOTS = {"1": Count(27, 1), "5": Count(155, 5), "10": Count(317, 10), "20": Count(594, 20), "25": Count(704, 25)}
 SHOTS |= {"48": Count(1490, 48)}
 TYPES = ("structural", "semantic")  # by which results are broken down
+EXAMPLES = [
+    {"img_id": "n161313", "label": {"yes": 1.0}, "question_id": "1", "sent": "Is it red?"},
+    {"img_id": "n161314", "label": {"table": 1.0, "desk": 0.3}, "question_id": "2", "sent": "What is that?"},
+    {"img_id": "n161314", "label": {"bottle cap": 1.0}, "question_id": "3", "sent": "What is on the table?"},
+]
+QUESTIONS = {  # in GQA's own form
+    row["question_id"]: {
+        "imageId": row["img_id"],
+        "answer": next(iter(row["label"])),
+        "question": row["sent"],
+        "types": {"structural": "query", "semantic": "obj"},
+    }
+    for row in EXAMPLES
+}
 DEV, TEST, FULL = Count(1422, 50), Count(9666, 300), Count(12578, 398)
 
 
@@ -34,6 +48,10 @@ class Gqa(Task):
     languages = ("en",)
     max_tokens = 40
     counts = {Selection("test"): FULL}
+    examples = {
+        **{f"gqa/annotations/{name}.json": EXAMPLES for name in ("train", "valid", "testdev")},
+        "gqa/annotations/trainval_label2ans.json": ["yes", "no", "table", "desk"],
+    }
     FILES = {"train": "train.json", "dev": "valid.json", "test": "testdev.json"}
 
     @cached_property
@@ -107,6 +125,15 @@ class Xgqa(Gqa):
         **{Selection("test", language): TEST for language in LANGUAGES},
         **{Selection("dev", language): DEV for language in LANGUAGES},
         **{Selection("train", language, shots): count for language in LANGUAGES for shots, count in SHOTS.items()},
+    }
+
+    examples = {
+        **Gqa.examples,
+        "xGQA/annotations/few_shot/en/dev.json": dict(list(QUESTIONS.items())[:1]),
+        "xGQA/annotations/few_shot/de/train_1.json": QUESTIONS,
+        "xGQA/annotations/few_shot/de/dev.json": QUESTIONS,
+        "xGQA/annotations/few_shot/de/test.json": QUESTIONS,
+        "xGQA/annotations/few_shot/en/test.json": QUESTIONS,
     }
 
     def __init__(self, annotations: str | Path, eval_set: str = "fewshot-test"):

@@ -12,7 +12,7 @@ from pathlib import Path
 from cache import DataError
 
 from ..metrics import percent
-from .base import Count, Example, Selection, Task, example, image_keys
+from .base import SPLITS, Count, Example, Selection, Task, example, image_keys
 from .files import read_json_lines
 
 LABELS = ("False", "True")
@@ -22,6 +22,15 @@ TESTS = {"id": Count(1128, 1091), "sw": Count(1108, 875), "ta": Count(1242, 923)
 TESTS |= {"tr": Count(1180, 917), "zh": Count(1012, 1107)}
 SHOTS = {"1": Count(4, 8), "2": Count(8, 16), "4": Count(16, 32), "10": Count(40, 80)}
 MOST_SHOTS = {"id": Count(80, 85), "tr": Count(80, 87), "zh": Count(80, 90)}  # two sentences a concept
+EXAMPLES = [
+    {"identifier": f"dev-{n}-0-{n % 2}", "sentence": text, "label": label}
+    for n, (text, label) in enumerate([("two dogs", "True"), ("no dog runs", "False"), ("two dogs", "False")])
+]
+MARVL_EXAMPLES = [
+    {"language": "sw", "id": f"sw-{n}", "concept": "39-Panci", "chapter": "Basic", "caption": text, "label": label,
+     "left_img": f"39-{n}.jpg", "right_img": "39-9.jpg"}
+    for n, (text, label) in enumerate([("sufuria mbili", True), ("hakuna", False)])
+]  # fmt: skip
 
 
 class Nlvr2(Task):
@@ -37,6 +46,8 @@ class Nlvr2(Task):
         Selection("dev"): Count(6982, 8102),
         **{Selection("dev", language, translated=True): Count(6982, 8102) for language in DEV_LANGUAGES},
     }
+
+    examples = {f"nlvr2/annotations/{split}.jsonl": EXAMPLES for split in SPLITS}
 
     def path(self, selection: Selection) -> Path:
         split, language, shots, translated = vars(selection).values()
@@ -71,6 +82,8 @@ class Marvl(Nlvr2):
         **{Selection("train", language, shots): count for language in MOST_SHOTS for shots, count in SHOTS.items()},
         **{Selection("train", language, "10x2"): count for language, count in MOST_SHOTS.items()},
     }
+
+    examples = {**Nlvr2.examples, "marvl/zero_shot/annotations/marvl-sw.jsonl": MARVL_EXAMPLES}
 
     def path(self, selection: Selection) -> Path:
         split, language, shots, translated = vars(selection).values()

@@ -23,6 +23,15 @@ WIT = {
     "et": Count(874, 780), "id": Count(901, 854), "ja": Count(1000, 842), "ko": Count(931, 889), "tr": Count(721, 681),
     "vi": Count(946, 869),
 }  # fmt: skip
+PICTURES = ("1007129816.jpg", "COCO_val2014_000000520430.jpg", "36979.jpg")
+EXAMPLES = [
+    {"sentences": [f"a dog {n}", "it runs"], "id": name.partition(".")[0], "img_path": name}
+    for n, name in enumerate(PICTURES)
+]
+WIT_EXAMPLES = [
+    {"wit_ix": n, "image_idx": 0, "caption_reference_description": text, "language": "en"}
+    for n, text in enumerate(["a map", "", "the old map"])
+]
 
 
 class Flickr30k(Task):
@@ -37,6 +46,7 @@ class Flickr30k(Task):
         Selection("test"): Count(5000, 1000),
         Selection("dev"): Count(5070, 1014),
     }
+    examples = {f"flickr30k/annotations/{split}_ann.jsonl": EXAMPLES for split in ("train", "valid", "test")}
     FILES = {"train": "train_ann.jsonl", "dev": "valid_ann.jsonl", "test": "test_ann.jsonl"}
     DEV_LANGUAGES = ("bn", "de", "es", "id", "ja", "ko", "ru", "tr", "zh")
 
@@ -78,6 +88,12 @@ class XflickrCo(Flickr30k):
         **{Selection("train", la, shots): count for la in ("de", "ja") for shots, count in SENTENCES.items()},
     }
 
+    examples = {
+        **Flickr30k.examples,
+        **{f"xFlickrCO/annotations/{language}/test.jsonl": EXAMPLES for language in ("en", "de")},
+        "xFlickrCO/annotations/de/train_1.jsonl": EXAMPLES[:1],
+    }
+
     def path(self, selection: Selection) -> Path:
         split, language, shots, translated = vars(selection).values()
         if split == "dev" or split == "train" and not shots and not translated and language == "en":
@@ -108,6 +124,8 @@ class Wit(Task):
         Selection("test", "ar", translated=True): Count(891, 793),  # one row more than the file in Arabic
         Selection("dev"): Count(4632, 4632),
     }
+
+    examples = {f"wit/annotations/{split}_en.jsonl": WIT_EXAMPLES for split in ("train", "val", "test")}
 
     def path(self, selection: Selection) -> Path:
         split, language, shots, translated = vars(selection).values()
@@ -146,6 +164,16 @@ class Multi30k(Task):
     IMAGES = {"train": "train_images.txt", "dev": "val_images.txt", "test": "test_2016_images.txt"}
     FIVE_FILES = {"train": "train", "dev": "val", "test": "test_2016"}
     ONE_FILES = {"train": "train", "dev": "val", "test": "test_2016_flickr"}
+    examples = {
+        **{f"multi30k/data/task2/image_splits/{name}": "\n".join(PICTURES) for name in IMAGES.values()},
+        **{
+            f"multi30k/data/task2/raw/{stem}.{n}.en": f"a dog {n}\nit runs\n\n"
+            for stem in FIVE_FILES.values()
+            for n in range(1, 6)
+        },
+        "multi30k/data/task1/image_splits/test_2016_flickr.txt": "\n".join(PICTURES),
+        "multi30k/data/task1/raw/test_2016_flickr.cs": "pes\n\nkočka\n",
+    }
 
     def path(self, selection: Selection) -> Path:
         """The first file of captions."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cache import DataError
 
-from .base import Count, Example, Selection, Task, example, image_keys
+from .base import SPLITS, Count, Example, Selection, Task, example, image_keys
 from .files import find_file, read_json_lines
 
 LABELS = ("contradiction", "neutral", "entailment")
@@ -19,6 +19,12 @@ UNLABELLED = "-"
 LANGUAGES = ("en", "ar", "es", "fr", "ru")
 SHOTS = {"1": Count(3, 1), "5": Count(18, 5), "10": Count(39, 10), "20": Count(75, 20), "25": Count(90, 25)}
 SHOTS |= {"48": Count(168, 48)}
+EXAMPLES = [
+    {"gold_label": label, "sentence2": text, "pairID": f"{n}", "Flikr30kID": f"{n // 2}.jpg"}
+    for n, (text, label) in enumerate(
+        [("a dog runs", "entailment"), ("a cat", "contradiction"), ("it is old", "neutral"), ("", "-")]
+    )
+]
 
 
 class Xvnli(Task):
@@ -31,6 +37,12 @@ class Xvnli(Task):
         **{Selection("test", language): Count(1164, 357) for language in LANGUAGES},
         **{Selection("test", language, translated=True): Count(1164, 357) for language in LANGUAGES[1:]},
         **{Selection("train", language, shots): count for language in LANGUAGES for shots, count in SHOTS.items()},
+    }
+
+    examples = {
+        **{f"XVNLI/annotations/en/{split}.jsonl": EXAMPLES for split in SPLITS},
+        "XVNLI/annotations/ar/test.jsonl": EXAMPLES,
+        "XVNLI/annotations/ar/train_1.jsonl": EXAMPLES,
     }
 
     def path(self, selection: Selection) -> Path:

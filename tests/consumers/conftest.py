@@ -65,13 +65,14 @@ def reference() -> tuple[dict, dict]:
 
 
 def _shrink(config):
-    """The same structure, sixteen to thirty-two times narrower."""
+    """The same structure, as much narrower as leaves a text stream of 24."""
+    by = config.text.hidden // 24
 
     def stream(s: StreamConfig) -> StreamConfig:
-        return replace(s, hidden=s.hidden // 32, ffn=s.ffn // 32)
+        return replace(s, hidden=s.hidden // by, ffn=s.ffn // by)
 
     def step(s):
-        return replace(s, **{k: v // 32 for k in ("text_width", "image_width") if (v := getattr(s, k))})
+        return replace(s, **{k: v // by for k in ("text_width", "image_width") if (v := getattr(s, k))})
 
     return replace(
         config,
@@ -82,7 +83,7 @@ def _shrink(config):
         image=stream(config.image),
         feature_dim=16,
         coordinate_dim=2,
-        pool_size=config.pool_size // 32,
+        pool_size=config.pool_size // by,
         classifier_size=24,
     )
 

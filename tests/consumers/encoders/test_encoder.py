@@ -158,6 +158,8 @@ def test_what_is_exported_comes_back(name, small_encoder, inputs):
         "image_embeddings": encoder.config.image_embedding,
         "model": "roberta" if encoder.config.text_model == "xlm-roberta" else "bert",
         "pad_token_id": encoder.config.pad_id,
+        "num_attention_heads": encoder.config.text.heads,
+        "v_num_attention_heads": encoder.config.image.heads,
         "fusion_method": encoder.config.fusion,
         "layer_norm_eps": encoder.config.norm_eps,
         **sublayer_lists(encoder.config.layout),

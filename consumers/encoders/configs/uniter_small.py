@@ -1,0 +1,20 @@
+"""A small UNITER over the features of the `demo` detector, to be trained from nothing on a laptop in minutes."""
+
+from ..config import EncoderConfig, StreamConfig, single_stream
+
+WIDTH = StreamConfig(hidden=96, heads=4, ffn=384, dropout=0.0, attention_dropout=0.0)
+
+CONFIG = EncoderConfig(
+    name="uniter-small",
+    image_embedding="uniter",
+    tokenizer="small_tokenizer",  # is made from the words of a task: `consumers.encoders.small_tokenizer`
+    vocab_size=1024,
+    layout=single_stream(3),
+    max_positions=128,
+    text=WIDTH,
+    image=WIDTH,
+    feature_dim=384,
+    pool_size=96,
+    classifier_size=192,
+    init_std=0.1,
+)
