@@ -118,11 +118,12 @@ class ModelStage:
         nodes = {node.id: node for node in self._cluster.nodes}
         for worker in [worker for worker in self._workers if worker.node not in nodes]:
             self._lose(worker, "its node is gone")
+        there = Counter(worker.node for worker in self._workers)
         for node in nodes.values():
             if self._failed_starts[node.id] >= MOST_FAILED_STARTS:
                 continue
             count, _ = self._share(node)
-            for _ in range(count - sum(worker.node == node.id for worker in self._workers)):
+            for _ in range(count - there[node.id]):
                 self._start(node)
         if not self._workers and any(self._failed_starts.values()):
             raise InfrastructureLost(
