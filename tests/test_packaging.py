@@ -38,7 +38,9 @@ def test_wheel_holds_every_module_and_data_file(wheel):
         path.relative_to(ROOT).as_posix()
         for package in roivault.PACKAGES
         for path in (ROOT / package).rglob("*")
-        if path.is_file() and (path.suffix == ".py" or "data" in path.parts) and "__pycache__" not in path.parts
+        if path.is_file()
+        and (path.suffix in (".py", ".csv") or "data" in path.parts)
+        and "__pycache__" not in path.parts
     }
     assert {name for name in wheel if ".dist-info/" not in name} == expected | {"roivault.py"}
 
