@@ -11,7 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 import xxhash
+from typer.testing import CliRunner
 
 from cache import Regions, StoreWriter
 from cache.environment import Environment
@@ -32,6 +34,19 @@ def make_regions(key: str, n: int = 3, d: int = 8, salt: int = 0, extras: bool =
             source_digest=xxhash.xxh3_128_digest(f"{key} {salt}".encode()),
         )
     return Regions(key, 640, 480, boxes, rng.normal(size=(n, d)).astype(dtype), **optional)
+
+
+def command_line(app: typer.Typer) -> Callable[..., str]:
+    """Runs commands; gives what they print, and raises what they raise."""
+
+    def run(*args: object, code: int = 0) -> str:
+        result = CliRunner().invoke(app, [str(arg) for arg in args])
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert result.exit_code == code, result.output
+        return result.stdout
+
+    return run
 
 
 @pytest.fixture

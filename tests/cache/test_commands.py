@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 import typer
-from typer.testing import CliRunner
 
 from cache import Failure, StoreWriter, UsageError, open_store
 from cache.commands import register, verify
 from cache.verify import digest
+from tests.cache.conftest import command_line
 
 ODD = "odd\n\x1b[31m[bold]\u202e/key"
 
@@ -19,15 +19,7 @@ def run():
     app = typer.Typer()
     register(app)
     app.command()(verify)
-
-    def run(*args: object, code: int = 0) -> str:
-        result = CliRunner().invoke(app, [str(arg) for arg in args])
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        assert result.exit_code == code, result.output
-        return result.stdout
-
-    return run
+    return command_line(app)
 
 
 @pytest.fixture

@@ -3,12 +3,12 @@ import json
 import numpy as np
 import pytest
 import typer
-from typer.testing import CliRunner
 
 from cache import Failure, StoreWriter
 from cache.convert import convert
 from cache.errors import DataError, InputNotFound, UsageError
 from cache.explain_commands import register
+from tests.cache.conftest import command_line
 from tests.cache.images import WORDS, image
 
 
@@ -16,15 +16,7 @@ from tests.cache.images import WORDS, image
 def run():
     app = typer.Typer()
     register(app)
-
-    def run(*args, code=0):
-        result = CliRunner().invoke(app, [str(arg) for arg in args])
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        assert result.exit_code == code, result.output
-        return result.stdout
-
-    return run
+    return command_line(app)
 
 
 @pytest.fixture

@@ -12,27 +12,19 @@ from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
 import roivault
 from cache import Failure, StoreWriter, UsageError, open_store
 from cache.tool_commands import register
 from cache.verify import digest, verify
+from tests.cache.conftest import command_line
 
 
 @pytest.fixture
 def run():
     app = typer.Typer()
     register(app)
-
-    def run(*args: object, code: int = 0) -> str:
-        result = CliRunner().invoke(app, [str(arg) for arg in args])
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        assert result.exit_code == code, result.output
-        return result.stdout
-
-    return run
+    return command_line(app)
 
 
 @pytest.fixture

@@ -3,12 +3,12 @@ import json
 import numpy as np
 import pytest
 import typer
-from typer.testing import CliRunner
 
 from cache import DataError, InputNotFound, Regions, StoreWriter, UsageError
 from ray_jobs import source_digests
 from ray_jobs.source_digests import compare_digests
 from ray_jobs.verify_command import register
+from tests.cache.conftest import command_line
 
 
 @pytest.fixture
@@ -16,15 +16,7 @@ def run():
     app = typer.Typer()
     register(app)
     app.callback()(lambda: None)  # one verb alone would be the program itself
-
-    def run(*args, code=0):
-        result = CliRunner().invoke(app, [str(arg) for arg in args])
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        assert result.exit_code == code, result.output
-        return result.stdout
-
-    return run
+    return command_line(app)
 
 
 @pytest.fixture
