@@ -27,6 +27,7 @@ RESULTS = "results.jsonl"
 PREDICTIONS = re.compile(r"test_(?P<language>[a-z]{2})_(?P<shots>\w+)_result\.json(\.gz)?")
 SETUPS = {name.replace("-", "_"): name for name in ("zero-shot", "few-shot", "translate-test", "translate-train")}
 COUNTS = ("n", "images")
+VARIANTS = ("legacy", "shuffled")  # options of `evaluate` that make it another model
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ def _of_table(path: Path, failed: list[tuple[str, str]]) -> list[Run]:
             predictions = path.parent / result["predictions"] if result.get("predictions") else None
             runs.append(
                 Run(
-                    origin, facts["encoder"], facts["task"], facts["language"],
+                    origin, _model(facts), facts["task"], facts["language"],
                     "few-shot" if facts["setup"] == "max-shot" else facts["setup"], _shots(facts),
                     facts.get("eval_set"), facts["annotations"], tuple(facts["stores"]), predictions, result,
                 )
@@ -187,6 +188,11 @@ def _latest(rows: Iterable[Row]) -> list[Row]:
         kept.pop(key, None)
         kept[key] = row
     return list(kept.values())
+
+
+def _model(facts: Mapping[str, Any]) -> str:
+    """The encoder, told apart from what is not a run of the same."""
+    return " ".join([str(facts["encoder"]), *(f"({name})" for name in VARIANTS if facts.get(name))])
 
 
 def _shots(facts: Mapping[str, Any]) -> str:

@@ -113,6 +113,14 @@ def test_results_of_evaluate_and_seeds(capsys, annotations, tmp_path):
     assert {row["model"] for row in report["scores"]} == {"first"} and len(report["scores"]) == 10
 
 
+def test_variants_are_no_seeds(tmp_path):
+    table = Table(tmp_path / "results.jsonl")
+    for legacy in (False, True):
+        one = EvaluationRun("uc2", "c", "xvnli", (), "a", legacy=legacy)
+        table.add(one, "done", result={"accuracy": 5.0, "n": 20})
+    assert [run.model for run in read_runs([str(tmp_path)]).runs] == ["uc2", "uc2 (legacy)"]
+
+
 def test_what_cannot_be_scored_is_told(capsys, annotations, folder, tmp_path):
     path = folder / "xvnli/zero_shot/mine/test_ar_0_result.json"
     path.write_text("[]")
