@@ -61,15 +61,17 @@ def detectron_preset(name: str) -> Preset:
     if unknown := options.keys() - set(OPTIONS):
         raise UsageError(f"{name}: there is no option {', '.join(sorted(unknown))}; there are {', '.join(OPTIONS)}")
     config = read_config(path)
-    head = config.MODEL.ROI_BOX_HEAD
-    last = f"fc{head.NUM_FC}" if head.NUM_FC and "FPN" in config.MODEL.BACKBONE.NAME.upper() else "pooled"
-    layer = options.get("layer", last)
-    if layer.startswith("fc"):
+    head, pyramid = config.MODEL.ROI_BOX_HEAD, "FPN" in config.MODEL.BACKBONE.NAME.upper()
+    layers = (*(f"fc{n}" for n in range(head.NUM_FC if pyramid else 0, 0, -1)), "pooled")
+    layer = _choice(options, "layer", layers)
+    if layer == "pooled" and "activation" in options:
+        raise UsageError("--model detectron2: activation is for layers such as fc1; pooled maps have none")
+    if layer != "pooled":
         dim = head.FC_DIM
-    elif last == "pooled":
-        dim = config.MODEL.RESNETS.RES2_OUT_CHANNELS * 8
-    else:
+    elif pyramid:
         dim = config.MODEL.FPN.OUT_CHANNELS
+    else:
+        dim = config.MODEL.RESNETS.RES2_OUT_CHANNELS * 8
     classes = config.MODEL.ROI_HEADS.NUM_CLASSES
     return Preset(
         name=name,
@@ -101,7 +103,7 @@ def detectron_preset(name: str) -> Preset:
 def _choice(options: dict[str, str], name: str, choices: tuple[str, ...]) -> str:
     value = options.get(name, choices[0])
     if value not in choices:
-        raise UsageError(f"{name}={value} is not one of {', '.join(choices)}")
+        raise UsageError(f"--model detectron2: {name}={value!r} is not one of {', '.join(choices)}")
     return value
 
 
@@ -110,17 +112,20 @@ def _selection(options: dict[str, str], config) -> DetectionNMS | MaxClassNMS | 
         try:
             return kind(options.get(name, default))
         except ValueError as error:
-            raise UsageError(f"{name}={options[name]} is not a number") from error
+            what = "a whole number" if kind is int else "a number"
+            raise UsageError(f"--model detectron2: {name}={options[name]!r} is not {what}") from error
 
     heads = config.MODEL.ROI_HEADS
     threshold, score = number("nms", heads.NMS_THRESH_TEST), number("score", heads.SCORE_THRESH_TEST)
     least, most = number("min", 0, int), number("max", config.TEST.DETECTIONS_PER_IMAGE, int)
     if not 0 <= least <= most or most < 1:
-        raise UsageError(f"min={least} and max={most} do not fit together")
+        raise UsageError(f"--model detectron2: min={least} and max={most} do not fit together; give 0 <= min <= max")
     kind = _choice(options, "select", SELECTIONS)
     if kind == "detections":
         if least:
-            raise UsageError("min is for select=max-class and select=per-class: detections are what the model says")
+            raise UsageError(
+                "--model detectron2: min is for select=max-class and per-class; detections are what the model says"
+            )
         return DetectionNMS(threshold, score, 0, most)
     if kind == "max-class":
         return MaxClassNMS(most, (threshold,), score, least)

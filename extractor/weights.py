@@ -39,6 +39,21 @@ def weights_path(preset: Preset, weights: str | Path | None = None) -> Path:
     raise InputNotFound(f"no weights for model {preset.name!r} at {path}; give a checkpoint with --weights FILE")
 
 
+def check_weights(preset: Preset, weights: str | Path | None = None) -> None:
+    """Refuse what loading the model would refuse; an installed checkpoint was compared with it by `weights import`.
+
+    Raises:
+        InputNotFound: the checkpoint is not there.
+        WeightsError: the given one is damaged or belongs to another model.
+        UsageError: the model needs a package that is not installed.
+    """
+    path = weights_path(preset, weights)
+    if weights is not None:
+        from .networks import empty_network
+
+        matching_tensors(empty_network(preset.architecture), path)
+
+
 def file_sha256(path: Path) -> str:
     """sha256 of a file, hexadecimal."""
     digest = hashlib.sha256()

@@ -19,7 +19,7 @@ from cache.opening import check_directory
 from cache.remote import is_url
 from extractor import DecodePolicy, Preset, get_preset
 from extractor.given_boxes import GivenBoxes
-from extractor.weights import weights_path
+from extractor.weights import check_weights, weights_path
 
 from .engines import Engine, make_engine
 from .listing import Listing
@@ -50,6 +50,7 @@ def run_extract(options: ExtractOptions, load: Load = load_model) -> Summary:
     Raises:
         UsageError: an unknown model or device.
         InputNotFound: SOURCE or the weights are not there.
+        WeightsError: the given weights are damaged or another model's.
         StoreMismatch: the store was made by other choices; names them.
         StoreLocked: another process writes to it.
         StoreUnreachable: it is at a URL that does not answer; what was committed stays.
@@ -67,7 +68,8 @@ def _run(options: ExtractOptions, load: Load, folder: str, destination: Destinat
     source = open_source(options.source, options.key, _stored_key_rule(folder))
     stored = read_fingerprint(folder)
     choices = _resolve(options, preset, stored or {})
-    weights_path(preset, options.weights)
+    # another `load` has weights of its own kind
+    (check_weights if load is load_model else weights_path)(preset, options.weights)
     store = str(destination) if destination else printable(folder)
     log.info("extract %s into %s with %s", printable(options.source), store, preset.name)
     tally, drain, device = Tally(), Drain(), None

@@ -3,6 +3,7 @@
 import pickle
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -130,7 +131,7 @@ def test_the_recipe_of_vsr_on_a_small_model(case, pictures):
     [
         ("?layr=fc1", "layr"),
         ("?layer=fc9", "fc9"),
-        ("?activation=half", "post, pre"),
+        ("?layer=fc1&activation=half", "post, pre|fc1"),
         ("?select=all", "max-class"),
         ("?nms=x", "nms"),
         ("?select=per-class&min=5&max=2", "do not fit"),
@@ -140,6 +141,41 @@ def test_the_recipe_of_vsr_on_a_small_model(case, pictures):
 def test_wrong_options_are_refused(case, query, words):
     with pytest.raises(UsageError, match=words):
         load(case, query)
+
+
+@pytest.mark.parametrize(
+    ("backbone", "layers"),
+    [("build_resnet_fpn_backbone", {"fc2": 24, "fc1": 24, "pooled": 16}), ("build_resnet_backbone", {"pooled": 128})],
+)
+def test_a_layer_that_is_not_there_is_refused_before_there_is_a_model(monkeypatch, backbone, layers):
+    """With what is read of a configuration alone, so that this needs no detectron2."""
+    words = SimpleNamespace
+    model = words(
+        BACKBONE=words(NAME=backbone),
+        ROI_BOX_HEAD=words(NUM_FC=2, FC_DIM=24),
+        ROI_HEADS=words(NUM_CLASSES=5, NMS_THRESH_TEST=0.5, SCORE_THRESH_TEST=0.05),
+        FPN=words(OUT_CHANNELS=16),
+        RESNETS=words(RES2_OUT_CHANNELS=16),
+        PIXEL_MEAN=[1.0, 2.0, 3.0],
+        PIXEL_STD=[1.0, 1.0, 1.0],
+        WEIGHTS="",
+    )
+    config = words(
+        MODEL=model,
+        INPUT=words(MIN_SIZE_TEST=100, MAX_SIZE_TEST=200, FORMAT="BGR"),
+        TEST=words(DETECTIONS_PER_IMAGE=30),
+        DATASETS=words(TRAIN=()),
+        dump=lambda: "",
+    )
+    monkeypatch.setattr("extractor.detectron.read_config", lambda path: config)
+    assert get_preset("detectron2:x.yaml").architecture.layer == next(iter(layers))
+    for layer, dim in layers.items():
+        assert get_preset(f"detectron2:x.yaml?layer={layer}").dim == dim
+    with pytest.raises(UsageError, match="activation"):
+        get_preset("detectron2:x.yaml?layer=pooled&activation=pre")
+    for layer in ("fc0", "fc3", "conv1", "", *({"fc1"} - layers.keys())):
+        with pytest.raises(UsageError, match=f"layer='{layer}' is not one of {', '.join(layers)}"):
+            get_preset(f"detectron2:x.yaml?layer={layer}")
 
 
 def test_a_configuration_that_is_not_there_is_named(case, tmp_path):

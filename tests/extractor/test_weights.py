@@ -1,5 +1,6 @@
 import hashlib
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from cache import InputNotFound, WeightsError
 from extractor.detector import Detector
 from extractor.presets import VG_R101
-from extractor.weights import SOURCE_SHA256, file_sha256, load_weights, weights_path, weights_sha256
+from extractor.weights import SOURCE_SHA256, check_weights, file_sha256, load_weights, weights_path, weights_sha256
 
 
 @pytest.fixture
@@ -99,6 +100,15 @@ def test_only_in_the_cache_a_converted_checkpoint_counts_as_the_original(small_w
     (tmp_path / "weights" / "link.safetensors").symlink_to(given)
     assert weights_sha256(tmp_path / "weights" / "link.safetensors") == file_sha256(given)
     assert weights_sha256(small_weights) == file_sha256(small_weights)
+
+
+def test_given_weights_are_compared_with_the_network_before_it_is_loaded(small_preset, small_weights, tmp_path):
+    check_weights(small_preset, small_weights)
+    other = replace(small_preset, architecture=replace(small_preset.architecture, rpn_channels=17))
+    with pytest.raises(WeightsError, match=r"rpn_head.conv.bias has shape \[16\], expected \[17\]"):
+        check_weights(other, small_weights)
+    with pytest.raises(InputNotFound, match=r"nowhere\.pth"):
+        check_weights(small_preset, tmp_path / "nowhere.pth")
 
 
 def test_any_file_has_a_checksum(tmp_path, monkeypatch):

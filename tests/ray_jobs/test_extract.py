@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cache import InputNotFound, StoreMismatch, UsageError, open_store
+from cache import InputNotFound, StoreMismatch, UsageError, WeightsError, open_store
+from ray_jobs.extract import run_extract
+from ray_jobs.options import ExtractOptions
 from ray_jobs.work import UNIT
 
 
@@ -196,6 +198,18 @@ def test_other_choices_do_not_fit_the_store(job, photos, tmp_path, option, value
     with pytest.raises(StoreMismatch, match=named) as caught:
         job(folder, tmp_path / "s.roi", **{option: value})
     assert caught.value.exit_code == 78
+
+
+def test_weights_of_another_model_are_refused_before_anything_is_listed(tmp_path):
+    safetensors = pytest.importorskip("safetensors.numpy")
+    safetensors.save_file({"other.weight": np.zeros((2, 3), np.float32)}, str(tmp_path / "other.safetensors"))
+    (tmp_path / "no images").mkdir()
+    options = ExtractOptions(
+        str(tmp_path / "no images"), str(tmp_path / "s.roi"), "demo", weights=str(tmp_path / "other.safetensors")
+    )
+    with pytest.raises(WeightsError, match=r"other\.safetensors does not fit this model: missing"):
+        run_extract(options)
+    assert not (tmp_path / "s.roi").exists()
 
 
 def test_what_is_not_there_is_said_before_any_work(job, photos, tmp_path):
