@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from .convert_command import convert
-from .errors import CorruptRecord, UsageError
+from .errors import DataError, UsageError
 from .keys import read_keys
 from .output import say, size, table, visible
 from .progress import ByteProgress
@@ -128,8 +128,8 @@ def ls(
     from .store import open_store
 
     store = open_store(stores)
-    corrupt: list[CorruptRecord] = []
-    rows = _failure_rows(store, pattern) if failures else _record_rows(store, pattern, corrupt)
+    damage: list[str] = []
+    rows = _failure_rows(store, pattern) if failures else _record_rows(store, pattern, damage)
     if limit is None and sys.stdout.isatty() and not as_json:
         limit = _ON_A_TERMINAL
     shown = islice(rows, limit)
@@ -138,37 +138,37 @@ def ls(
         for place, row in enumerate(shown):
             print(("" if place == 0 else ",\n") + json.dumps(row), end="")
         print("\n]")
-        _report(corrupt)
+        _report(damage)
         return
     columns = ("key", "kind", "message", "source") if failures else ("key", "regions", "width", "height")
     table(columns, (row.values() for row in shown))
     if sys.stdout.isatty() and next(rows, None) is not None:
         say(f"... there are more; --limit shows more than {limit:,}")
-    _report(corrupt)
+    _report(damage)
 
 
-def _report(corrupt: Sequence[CorruptRecord]) -> None:
-    """After a listing, what of it could not be read."""
-    for error in corrupt:
-        print(visible(str(error)), file=sys.stderr)
-    if corrupt:
-        raise typer.Exit(CorruptRecord.exit_code)
+def _report(damage: Sequence[str]) -> None:
+    """After a listing, what of it could not be read; what many records share, such as a missing shard, once."""
+    for text in dict.fromkeys(damage):
+        print(visible(text), file=sys.stderr)
+    if damage:
+        raise typer.Exit(DataError.exit_code)
 
 
-def _record_rows(store: RegionStore, pattern: str | None, corrupt: list[CorruptRecord]) -> Iterator[dict[str, Any]]:
-    """A row a record; one that cannot be read has no numbers, and its error is added to `corrupt`."""
+def _record_rows(store: RegionStore, pattern: str | None, damage: list[str]) -> Iterator[dict[str, Any]]:
+    """A row a record; one that cannot be read has no numbers, and `damage` is told why."""
+    from .contents import StoreContents
+    from .formats.base import Problem
+
+    contents = StoreContents(store)
     keys = (key for key in store.keys() if pattern is None or fnmatch.fnmatchcase(key, pattern))
     while chunk := list(islice(keys, _AHEAD)):
-        store.prefetch(chunk)
-        for key in chunk:
-            try:
-                regions = store.get(key)
-            except CorruptRecord as error:
-                corrupt.append(error)
+        for key, found in zip(chunk, contents.find(chunk), strict=True):
+            if isinstance(found, Problem):
+                damage.append(found.why)
                 yield {"key": key, "regions": None, "width": None, "height": None}
-                continue
-            if regions is not None:
-                yield {"key": key, "regions": len(regions), "width": regions.width, "height": regions.height}
+            elif found is not None:
+                yield {"key": key, "regions": len(found), "width": found.width, "height": found.height}
 
 
 def _failure_rows(store: RegionStore, pattern: str | None) -> Iterator[dict[str, Any]]:

@@ -131,6 +131,14 @@ def test_ls_goes_on_after_a_corrupt_record(run, store):
     assert len(run("ls", store, code=65).splitlines()) == 3
 
 
+def test_ls_goes_on_without_a_shard(run, store, make):
+    with StoreWriter(store, "float32") as writer:
+        writer.write([make("z")])
+    (store / "shard-00000.lmdb").unlink()
+    rows = {row["key"]: row["regions"] for row in json.loads(run("ls", store, "--json", code=65))}
+    assert rows == {"a/1": None, "b/2": None, ODD: None, "z": 3}
+
+
 def test_verify_damage(run, store):
     with open(store / "shard-00000.lmdb", "r+b") as file:
         file.seek(5000)
