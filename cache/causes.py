@@ -57,7 +57,8 @@ class Cause:
 def causes(report: Comparison) -> list[Cause]:
     """The likely causes, those of keys and images first; one named "equal" if nothing differs."""
     if not report.compared:
-        return [Cause("unknown", "no image is in both, under no key rule that is known", 0)]
+        nobody = "no image is in both, under no key rule that is known"
+        return [Cause("unknown", "no image can be read on both sides" if report.unreadable else nobody, 0)]
     found: list[Cause] = []
     for look in (_keys, _images, _dtypes, _columns, _features, _boxes, _selection, _ids):
         found += look(report)
