@@ -51,7 +51,7 @@ class Node(NamedTuple):
 
 
 @dataclass
-class Contents:
+class PageContents:
     """What the pages of a file hold.
 
     Attributes:
@@ -67,7 +67,7 @@ class Contents:
     entries: dict[bytes, int] = field(default_factory=dict)
 
 
-def read_pages(path: Path) -> Contents:
+def read_pages(path: Path) -> PageContents:
     """Whatever the bytes of the file are, this ends. Raises: FileNotFoundError."""
     with open(path, "rb") as file:
         return _Pages(file.fileno()).contents()
@@ -108,8 +108,8 @@ class _Pages:
         self._size = size
         return transaction, tuple(_TREE.unpack(tree)[1:] for tree in trees), last + 1
 
-    def contents(self) -> Contents:
-        result = Contents()
+    def contents(self) -> PageContents:
+        result = PageContents()
         free, skipped = self._free_pages()
         result.certain = free is not None
         leaves = set()

@@ -16,7 +16,7 @@ from .errors import CorruptRecord, StoreDamaged
 from .files import TEMPORARY, disk_errors, sync_file
 from .index import Entry, Index
 from .keys import MAX_KEY_BYTES
-from .pages import Contents, read_pages
+from .pages import PageContents, read_pages
 from .record import MAGIC, MIN_BYTES
 from .snapshot import check_value
 from .states import FAILURE, REPLACED
@@ -104,7 +104,7 @@ def examine(
     return result
 
 
-def _take_nodes(fd: int, number: int, contents: Contents, result: Salvage) -> None:
+def _take_nodes(fd: int, number: int, contents: PageContents, result: Salvage) -> None:
     """States as the pages of a file have them. Of a key with several, some of which are old, none is taken."""
     result.whole = contents.whole
     marked = {node.key for node in contents.nodes if not node.length}
