@@ -32,8 +32,9 @@ def prepare_environment(address: str | None) -> str | None:
         "RAY_IGNORE_UNHANDLED_ERRORS": "1",  # of results that nobody waits for any more
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # a model on the CPU need not be kept from seeing GPUs
     }
-    if address is None:
+    if address is None or address.rpartition(":")[0] in (LOOPBACK, "localhost"):
         settings["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # on every system this makes a host of loopback alone
+    if address is None:
         if "RAY_AUTH_MODE" not in os.environ:
             settings |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     else:

@@ -34,6 +34,13 @@ def test_a_cluster_that_is_there_is_met_with_the_token_there_is(tmp_path):
     assert os.environ["RAY_AUTH_MODE"] == "token"
 
 
+def test_a_cluster_on_loopback_is_met_there():
+    prepare_environment("head:6379")
+    assert "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER" not in os.environ
+    prepare_environment("127.0.0.1:6379")
+    assert os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
+
+
 def test_the_address_of_the_environment_is_the_default():
     os.environ["RAY_ADDRESS"] = "head:6379"
     assert prepare_environment(None) == "head:6379" and prepare_environment("auto") == "auto"
