@@ -51,7 +51,7 @@ def _fields(file: Path) -> dict:
 
 FORMAT = Format(
     "bua-npz",
-    "folder of <key>.npz (bottom-up-attention.pytorch)",
+    "folder of KEY.npz (bottom-up-attention.pytorch)",
     "objects_id counts the lines of the vocabulary from 0: background, column 0 of the scores, was cut off before",
     _CARRIES,
     matches,

@@ -92,7 +92,7 @@ def _key(root: Path, file: Path, suffix: str) -> str:
 
 FORMAT = Format(
     "mmf-npy",
-    "folder of <key>.npy and <key>_info.npy (mmf, IGLUE)",
+    "folder of KEY.npy and KEY_info.npy (mmf, IGLUE)",
     "objects counts the lines of the vocabulary from 0; extracted with --background it counts from 1, after "
     "background: then say --class-offset -1",
     ALL_FIELDS,

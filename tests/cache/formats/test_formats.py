@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,10 +25,20 @@ each_written = pytest.mark.parametrize("fmt", [fmt for fmt in ALL if fmt.write],
 @pytest.mark.parametrize("name", FORMATS)
 def test_declaration(name):
     fmt = get_format(name)
-    assert fmt.name == name and fmt.summary and fmt.ids and fmt.read or fmt.write
+    assert fmt.name == name and fmt.summary and fmt.ids and (fmt.read or fmt.write)
     assert fmt.carries <= ALL_FIELDS and "boxes" in fmt.carries
     module = FORMATS[name].partition(":")[0]
     assert (Path(__file__).parent / f"test_{module}.py").exists(), "each layout's module has a test of its own"
+
+
+def test_the_page_tells_of_layouts_what_they_say_of_themselves():
+    page = Path(__file__).resolve().parents[3] / "docs" / "inheriting-a-cache.md"
+    rows = re.findall(r"^\| `([\w-]+)` \| (.*) \| ((?:read|written|, )+) \|$", page.read_text("utf-8"), re.M)
+    assert len(rows) >= 10
+    for name, summary, ways in rows:
+        fmt = get_format(name)
+        told = [word for word, way in (("read", fmt.read), ("written", fmt.write)) if way]
+        assert (summary, ways) == (fmt.summary, ", ".join(told))
 
 
 @each_both_ways
