@@ -110,7 +110,7 @@ def _print_subset(report: SubsetReport, quiet: bool) -> None:
 
 def repair(
     store: str = typer.Argument(..., metavar="STORE", help="A store that nobody is writing to."),
-    dry_run: bool = typer.Option(False, "--dry-run", "-n", help="Only say what would be done."),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Only say what would be done."),
     like: Path = typer.Option(
         None,
         "--like",
