@@ -51,14 +51,14 @@ class Progress:
 
 
 class ByteProgress(Progress):
-    """Called with (bytes done, bytes in all)."""
+    """Called with (bytes done, bytes in all); None while nobody knows how many there will be."""
 
     def _columns(self) -> Sequence[Any]:
         from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
 
         return BarColumn(20), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
 
-    def __call__(self, done: int, total: int) -> None:
+    def __call__(self, done: int, total: int | None) -> None:
         self._show(done, total, {f"{self._what}_bytes": done, "total_bytes": total})
 
 

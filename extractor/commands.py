@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import sys
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -13,6 +15,9 @@ from cache import UsageError
 from cache.output import say, table, visible
 
 from .weights_commands import app as weights
+
+if TYPE_CHECKING:
+    from .preset import Preset
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
 MOST_LISTED = 1000  # listed on a page
@@ -26,27 +31,62 @@ def register(app: typer.Typer) -> None:
 
 
 def models(as_json: bool = typer.Option(False, "--json", help="Print the table as JSON.")) -> None:
-    """List the detectors that `extract --model` knows."""
+    """List the detectors that `extract --model` knows, what each is for, and how to get its weights.
+
+    Beside them, `--model detectron2:CONFIG.yaml --weights FILE` runs a C4 or FPN detector of an installed detectron2.
+    """
     from extractor import get_preset, list_extractors
 
-    rows = []
-    for preset in map(get_preset, list_extractors()):
-        selection = preset.selection
-        rows.append(
-            {
-                "name": preset.name,
-                "regions": f"{selection.min_regions}-{selection.max_regions}",
-                "dim": preset.dim,
-                "classes": len(preset.classes),
-                "attributes": len(preset.attributes),
-                "weights": "installed" if preset.weights_file.is_file() else "not installed",
-                "summary": preset.summary,
-            }
-        )
+    rows = [_facts(preset) for preset in map(get_preset, list_extractors())]
     if as_json:
         print(json.dumps(rows, indent=2))
         return
-    table(tuple(rows[0]), (row.values() for row in rows))
+    table(
+        ("model", "regions", "features", "classes", "attributes", "weights", "what it is for"),
+        (
+            (
+                row["name"],
+                _range(row["min_regions"], row["max_regions"]),
+                row["dim"],
+                row["classes"],
+                row["attributes"],
+                _state(row),
+                row["summary"],
+            )
+            for row in rows
+        ),
+    )
+
+
+def _facts(preset: Preset) -> dict[str, Any]:
+    """What there is to know of a model before it is used; `get` is the command that installs its weights."""
+    package = getattr(preset.architecture, "package", None)
+    return {
+        "name": preset.name,
+        "summary": preset.summary,
+        "min_regions": preset.selection.min_regions,
+        "max_regions": preset.selection.max_regions,
+        "dim": preset.dim,
+        "classes": len(preset.classes),
+        "attributes": len(preset.attributes),
+        "training_data": preset.training_data,
+        "weights": str(preset.weights_file),
+        "installed": preset.weights_file.is_file(),
+        "get": f"roivault weights fetch {preset.name}" if preset.urls else None,
+        "lacks": package if package and find_spec(package) is None else None,
+    }
+
+
+def _range(least: int, most: int) -> str:
+    if least == most:
+        return str(most)
+    return f"{least}-{most}" if least else f"up to {most}"
+
+
+def _state(row: dict[str, Any]) -> str:
+    """What a model needs, and whether it is here or what to run for it."""
+    state = f"{Path(row['weights']).stem}: {'installed' if row['installed'] else row['get'] or 'missing'}"
+    return f"{state}; {row['lacks']} is not installed" if row["lacks"] else state
 
 
 def view(

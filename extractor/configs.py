@@ -177,6 +177,7 @@ class DetectronConfig:
     """
 
     network: ClassVar[str] = "extractor.detectron:DetectronNetwork"
+    package: ClassVar[str] = "detectron2"  # that must be installed
 
     config: str
     dim: int

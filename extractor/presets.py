@@ -47,7 +47,7 @@ DEMO = Preset(
 VG_R101 = Preset(
     name="vg-r101",
     revision=1,
-    summary="bottom-up attention: ResNet-101 C4, 1600 classes, 400 attributes, 36 regions; images at 800/1333",
+    summary="bottom-up attention as IGLUE ran it: ResNet-101 C4, the best 36 regions, images at 800/1333",
     architecture=C4Config(),
     preprocess=Preprocess(),
     selection=MaxClassNMS(),
@@ -65,14 +65,16 @@ VG_R101 = Preset(
 VG_R101_BUTD = replace(
     VG_R101,
     name="vg-r101-butd",
-    summary="vg-r101 with images at 600/1000, the rule of the original features and of LXMERT",
+    summary="vg-r101 with images at 600/1000, as for the original features and those of LXMERT",
     preprocess=Preprocess(short_side=600, long_side=1000),
 )
 
+# Not the Caffe pipeline behind the published "k10-100" features: that one resizes by OpenCV, counts boxes inclusively,
+# drops small proposals, and keeps the proposals' order where their number lies between the bounds.
 VG_R101_ADAPTIVE = replace(
     VG_R101,
     name="vg-r101-adaptive",
-    summary="the ResNet-101 C4 network with the weights for 10-100 regions by confidence; not the Caffe pipeline",
+    summary="vg-r101 with its other weights: 10-100 regions by confidence; not Caffe's k10-100 pipeline",
     selection=PerClassNMS(threshold=0.3),
     weights="vg_r101_10_100.safetensors",
     urls=(
@@ -84,7 +86,7 @@ VG_R101_ADAPTIVE = replace(
 VG_X101 = Preset(
     name="vg-x101",
     revision=1,
-    summary="ResNeXt-101 64x4d FPN, fc6 features, 1600 classes, 10-100 regions by confidence; Pythia, ViLBERT, M3P",
+    summary="the detector of Pythia, ViLBERT and M3P: ResNeXt-101 64x4d FPN, fc6, 10-100 regions by confidence",
     architecture=FPNConfig(),
     preprocess=Preprocess(resize="opencv"),
     selection=PerClassNMS(pixel_inclusive=True),
@@ -107,11 +109,12 @@ VG_X101_IGLUE = replace(
     selection=PerClassNMS(min_score=0.0, min_regions=100, pixel_inclusive=True, clip=False),
 )
 
-# Assumed, because the port's configuration was not at hand: the thresholds of vg-r101, and 36 for both of its bounds.
+# The port's configuration was not at hand. Assumed are the thresholds of vg-r101, and 36 for both of its bounds.
 FRCNN_VG_HF = replace(
     VG_R101,
     name="frcnn-vg-hf",
-    summary="vg-r101 as the Hugging Face port runs it on files, red and blue swapped: VSR's features for LXMERT",
+    summary="VSR's features for LXMERT: vg-r101 as the Hugging Face port runs it on files, red and blue swapped; "
+    "its thresholds are assumed",
     preprocess=Preprocess(resize="torch", channels="rgb"),
     selection=MaxClassNMS(min_regions=36),
     urls=VG_R101.urls[::-1],

@@ -34,11 +34,12 @@ _MASKRCNN_BENCHMARK = [
     )
 ]
 
-# Tensors that tell a checkpoint of another project, by what that project is called
+# Tensors, under their published names, that tell a checkpoint of another project, and what to say about it
 _FOREIGN = (
     (
-        re.compile(r"^roi_heads\.(box_predictor\.(cls_embed|attr_linear[12])|attribute_predictor)\."),
-        "it is a checkpoint of MILVLG's bottom-up-attention.pytorch, whose networks are not supported",
+        re.compile(r"^(module\.)*roi_heads\.(box_predictor\.(cls_embed|attr_linear[12])|attribute_predictor)\."),
+        "it is a checkpoint of MILVLG's bottom-up-attention.pytorch, whose networks are not supported for now; "
+        "vg-r101-adaptive is a detector of the same kind, with weights of its own",
     ),
 )
 
@@ -71,6 +72,6 @@ def canonical_names(names: Iterable[str], expected: Container[str] = ()) -> dict
 
 
 def foreign_project(names: Iterable[str]) -> str:
-    """What to say about a misfit that is known to belong to a network that is not here; empty for any other."""
+    """What to say about a misfit, by its published names, if it belongs to a network that is not here; else empty."""
     names = list(names)
     return next((words for pattern, words in _FOREIGN if any(map(pattern.search, names))), "")

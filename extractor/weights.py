@@ -125,6 +125,6 @@ def matching_tensors(model: torch.nn.Module, path: Path) -> dict[str, torch.Tens
             problems.append(f"{name} holds NaN or infinite values")
     if problems:
         shown = "; ".join(sorted(problems)[:8]) + (f"; and {len(problems) - 8} more" if len(problems) > 8 else "")
-        known = foreign_project(names.values())
+        known = foreign_project(names)
         raise WeightsError(f"{path} does not fit this model: {known + ': ' if known else ''}{shown}")
     return state

@@ -29,28 +29,32 @@ ATTEMPTS = 3  # per address, each going on where the last one broke off
 
 _NETWORK_ERRORS = (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError)
 
-Report = Callable[[str, int, int | None], None]  # address, bytes so far, bytes in all where the server says
+Report = Callable[[int, int | None], None]  # bytes so far, bytes in all where the server says
 
 
 def fetch_weights(preset: Preset, urls: Sequence[str] = (), report: Report | None = None) -> Path:
     """The preset's converted checkpoint, downloaded when it is not installed yet.
 
     Args:
+        preset: the model.
         urls: addresses to try before the preset's own.
         report: called now and then while bytes arrive.
 
     Raises:
-        UsageError: the model has no published weights.
+        UsageError: the model has no published weights, or needs a package that is not installed.
         InputNotFound: no address could be read; lists them with what went wrong and what to do.
         WeightsError: what arrived is not this model's checkpoint, or not the one that was recorded.
         DiskError: the cache cannot be written.
     """
+    from .networks import empty_network
+
     target = preset.weights_file
     if target.is_file():
         if preset.urls:  # else it came with the package
             check_recorded(target)
         return target
     _refuse_unpublished(preset)
+    empty_network(preset.architecture)  # says what is not installed before the download, not after it
     failures = []
     with _disk_errors(cache_folder()):
         downloads = cache_folder() / "downloads"
@@ -204,7 +208,7 @@ def _download_once(url: str, file: Path, report: Report | None) -> None:
                 out.write(block)
                 done += len(block)
                 if report:
-                    report(url, done, total)
+                    report(done, total)
     if total is not None and done != total:
         raise ConnectionError(f"the connection ended after {done} of {total} bytes")
     version.unlink(missing_ok=True)

@@ -3,38 +3,39 @@
 from __future__ import annotations
 
 import json
-import sys
-import time
 from pathlib import Path
 
 import typer
 
+from cache.output import say
+from cache.progress import ByteProgress
+
 app = typer.Typer(no_args_is_help=True, help="Download, convert and list the checkpoints of the detectors.")
 
+_NAME = typer.Argument(..., metavar="MODEL", help="A model of `roivault models`.")
 _JSON = typer.Option(False, "--json", help="Print the result as JSON.")
 
 
 @app.command("fetch")
 def fetch(
-    name: str = typer.Argument(..., help="A model of `roivault models`."),
+    name: str = _NAME,
     url: list[str] = typer.Option([], help="Address to try before the published ones; may be repeated."),
+    quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress."),
     as_json: bool = _JSON,
 ) -> None:
     """Download a detector's checkpoint, check it and keep it converted."""
     from .presets import get_preset
     from .weights_cache import fetch_weights
 
-    progress = None if as_json else _Progress()
-    path = fetch_weights(get_preset(name), url, progress)
-    if progress:
-        progress.end()
+    with ByteProgress("downloaded", as_json or quiet) as progress:
+        path = fetch_weights(get_preset(name), url, progress)
     _print(name, path, as_json)
 
 
 @app.command("import")
 def import_(
-    name: str = typer.Argument(..., help="A model of `roivault models`."),
-    file: Path = typer.Argument(..., help="Its checkpoint, as published or converted."),
+    name: str = _NAME,
+    file: Path = typer.Argument(..., metavar="FILE", help="Its checkpoint, as published or converted."),
     as_json: bool = _JSON,
 ) -> None:
     """Check a checkpoint that is already here and keep it converted, so that it need not be named again."""
@@ -69,9 +70,9 @@ def list_(as_json: bool = _JSON) -> None:
         return
     for row in rows:
         state = f"{row['path']}, {row['bytes']:,} bytes" if row["installed"] else "not installed"
-        typer.echo(f"{row['model']}: {state}")
+        say(f"{row['model']}: {state}")
         for url in row["urls"]:
-            typer.echo(f"    {url}")
+            say(f"    {url}")
 
 
 def _print(name: str, path: Path, as_json: bool) -> None:
@@ -80,23 +81,4 @@ def _print(name: str, path: Path, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"model": name, "path": str(path), "sha256": weights_sha256(path)}))
     else:
-        typer.echo(f"the weights of {name} are at {path}")
-
-
-class _Progress:
-    """One line on a terminal that is written over, else a line every ten seconds."""
-
-    def __init__(self) -> None:
-        self.terminal, self.last = sys.stderr.isatty(), 0.0
-
-    def __call__(self, url: str, done: int, total: int | None) -> None:
-        now = time.monotonic()
-        if now - self.last < (0.2 if self.terminal else 10) and done != total:
-            return
-        self.last = now
-        text = f"{url}: {done / 1e6:,.0f}" + (f" of {total / 1e6:,.0f} MB" if total else " MB")
-        print(f"\r{text}" if self.terminal else text, end="" if self.terminal else "\n", file=sys.stderr, flush=True)
-
-    def end(self) -> None:
-        if self.terminal and self.last:
-            print(file=sys.stderr)
+        say(f"the weights of {name} are at {path}")

@@ -226,12 +226,3 @@ def test_limit_says_what_is_left_out(make_store, photos, tmp_path, capsys):
     assert roivault.main(["view", store, "--images", str(photos), "-o", str(out), "--limit", "1", "--no-html"]) == 0
     assert "2 more" in capsys.readouterr().out
     assert [path.suffix for path in out.iterdir()] == [".png"]
-
-
-def test_models_lists_every_preset(capsys):
-    assert roivault.main(["models", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
-    assert [row["name"] for row in rows] == roivault.list_extractors()
-    assert rows[0]["dim"] > 0 and rows[0]["classes"] > 0
-    assert roivault.main(["models"]) == 0
-    assert all(row["name"] in capsys.readouterr().out for row in rows[:1])

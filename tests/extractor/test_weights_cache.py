@@ -71,7 +71,7 @@ def test_a_fetched_checkpoint_is_the_published_one(preset, server, small_weights
     seen = []
     path = fetch_weights(preset, report=lambda *numbers: seen.append(numbers))
     assert path == weights_path(preset) and cache_folder() in path.parents
-    assert seen[-1] == (server.url, len(server.content), len(server.content))
+    assert seen[-1] == (len(server.content), len(server.content))
     stored = load_file(path)
     assert all(torch.equal(tensor, stored[name]) for name, tensor in load_file(small_weights).items())
     assert weights_sha256(path) == file_sha256(tmp_path / "published.pth") == recorded()[server.url]
