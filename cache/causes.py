@@ -67,6 +67,9 @@ def causes(report: Comparison) -> list[Cause]:
     if left := _unexplained(report, {cause.name for cause in found}):
         found.append(Cause("unknown", f"what differs in {', '.join(left)} has no cause that is known here",
                            report.compared, _measurements(report)))  # fmt: skip
+    if not found and (rare := set(report.differences_found()) - {"missing_in_a", "missing_in_b", "unreadable"}):
+        text = f"what differs in {', '.join(sorted(rare))} does so in too few images to tell a cause"
+        found.append(Cause("unknown", text, report.compared - report.equal, _measurements(report)))
     if not found:
         found.append(Cause("equal", "all that both have is equal", report.equal))
     return found

@@ -68,7 +68,8 @@ class Pair:
         """Nothing differs but, perhaps, ids, scores and dtypes."""
         return (
             self.image == "same" and self.selection == "same" and self.boxes.name == "equal"
-            and self.features in ("equal", "none") and self.columns[0] == self.columns[1]
+            and self.features in ("equal", "none")
+            and (self.columns[0] == self.columns[1] or self.regions == (0, 0))
         )  # fmt: skip
 
 

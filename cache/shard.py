@@ -16,7 +16,7 @@ import numpy as np
 import xxhash
 
 from .environment import Environment, View
-from .errors import StoreDamaged
+from .errors import StoreDamaged, StoreNotFound
 from .files import disk_errors, no_room_to_map, sync_file
 from .index import Entry, Index
 from .manifest import Shard
@@ -104,6 +104,14 @@ def file_checksum(path: Path) -> int:
     return digest.intdigest()
 
 
+def _missing(path: Path) -> StoreDamaged | StoreNotFound:
+    if path.parent.is_dir():
+        return StoreDamaged(path, "the shard is missing")
+    return StoreNotFound(
+        f"{path.parent} is not there any more: it was moved, renamed or unmounted; open the store where it is now"
+    )
+
+
 class SealedShard:
     """A sealed shard file, mapped once per process. Views of it keep the mapping alive.
 
@@ -131,13 +139,14 @@ class SealedShard:
         """The mapping of this process for a shard.
 
         Raises:
+            StoreNotFound: its store has gone.
             StoreDamaged: missing, or not as long as it should be.
             DiskError: it cannot be mapped into memory.
         """
         try:
             key = (os.path.realpath(path), os.stat(path).st_ino, shard.checksum)
         except FileNotFoundError:
-            raise StoreDamaged(path, "the shard is missing") from None
+            raise _missing(path) from None
         mapped = _MAPPED.get(key)
         if mapped is None:
             mapped = _MAPPED[key] = cls(path, shard)
@@ -150,7 +159,7 @@ class SealedShard:
             try:
                 fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
-                raise StoreDamaged(self.path, "the shard is missing") from None
+                raise _missing(self.path) from None
             weakref.finalize(self, os.close, fd)
             if hasattr(os, "posix_fadvise"):
                 os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)

@@ -204,6 +204,13 @@ def test_features_without_any_relation_in_equal_scenes_are_not_explained_away():
     assert {cause.name for cause in causes(report)} <= {"unknown", "resize_rule"}
 
 
+def test_a_difference_in_one_image_of_many_is_not_passed_over():
+    plain = [image(i) for i in range(IMAGES)]
+    changed = [*plain[1:], plain[0].replace(features=plain[0].features[::-1])]
+    (cause,) = causes(compare(held(plain), held(changed)))
+    assert (cause.name, cause.images) == ("unknown", 1) and "features" in cause.text and cause.evidence
+
+
 def test_nothing_in_common():
     (cause,) = causes(compare(held([image(0, key="apple")]), held([image(0, key="pear")])))
     assert cause.name == "unknown" and "no image is in both" in cause.text

@@ -22,6 +22,12 @@ def test_equal_records():
     assert pair.equal and pair.matched_by == "rows" and len(pair.rows_a) == 12
 
 
+def test_records_without_regions_are_equal_whatever_their_dimension():
+    nothing = pick(image(0), slice(0, 0))
+    pair = compare_pair(nothing, nothing.replace(features=np.zeros((0, 0), np.float32)))
+    assert pair.equal and pair.regions == (0, 0)
+
+
 def test_duplicate_features_are_matched_by_their_places():
     record = pick(image(0), [0, 0, 1, 2, 2, 2])
     pair = compare_pair(record, record.replace(boxes=record.boxes + [[0], [0], [0], [5], [6], [7]]))

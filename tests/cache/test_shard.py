@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from cache import DiskError, StoreDamaged
+from cache import DiskError, StoreDamaged, StoreNotFound
 from cache import shard as module
 from cache.environment import LOCK_SUFFIX, Environment, create
 from cache.index import Entry
@@ -139,6 +139,8 @@ def test_damage_is_seen_before_mapping(fill, states, tmp_path):
     path.unlink()
     with pytest.raises(StoreDamaged, match=f"{path}.*missing"):
         SealedShard.shared(path, shard)
+    with pytest.raises(StoreNotFound, match="gone is not there any more: it was moved"):
+        SealedShard.shared(tmp_path / "gone" / shard.file, shard)
 
 
 def test_nothing_behind_the_end_is_touched(fill, states, tmp_path):
