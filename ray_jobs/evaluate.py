@@ -40,6 +40,7 @@ def evaluate(
     setup: str = typer.Option("zero-shot", "--setup", metavar="|".join(SETUPS), help="How the checkpoint was made."),
     shots: str = typer.Option(None, "--shots", metavar="N", help="That a few-shot checkpoint was trained on."),
     predictions: Path = typer.Option(None, "--predictions", metavar="FILE", help="Score this file; may be gzipped."),
+    shuffled: bool = typer.Option(False, "--shuffled", help="Give each picture the regions of another: what is left?"),
     eval_set: str = typer.Option(None, "--eval-set", metavar="fewshot-test|full", help="Of xgqa."),
     out: Path = typer.Option(Path("results"), "--out", "-o", help="Folder of the results and predictions."),
     tokenizer: str = typer.Option(None, "--tokenizer", metavar="ID|DIR", help="Default: the encoder's own."),
@@ -55,7 +56,7 @@ def evaluate(
     """Score an encoder on a task, from a store; finished languages are not repeated. Or score a predictions file."""
     if predictions is not None:
         given = {"--encoder": encoder, "--checkpoint": checkpoint, "--store": store, "--shots": shots}
-        if clash := [name for name, value in given.items() if value]:
+        if clash := [name for name, value in (given | {"--shuffled": shuffled}).items() if value]:
             raise UsageError(f"--predictions is scored as it is; {', '.join(clash)} has no place beside it")
         scores = score_file(task, annotations, language, predictions, setup, eval_set)
         _print_scores(scores, as_json)
@@ -72,7 +73,7 @@ def evaluate(
     base = EvaluationRun(
         encoder, str(checkpoint), task, tuple(store), str(annotations), tokenizer=tokenizer, legacy=legacy,
         device=device, precision=precision, setup=setup, shots=shots, eval_set=eval_set, batch_size=batch_size,
-        weights=checkpoint_identity(str(checkpoint)),
+        shuffled=shuffled, weights=checkpoint_identity(str(checkpoint)),
     )  # fmt: skip
     runs = [replace(base, language=one) for one in _languages(base, language)]
     for run in runs:

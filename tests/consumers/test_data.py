@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from cache import MissingKeys, Regions, StoreMismatch, StoreWriter, open_store
+from cache import MissingKeys, Regions, StoreMismatch, StoreWriter, UsageError, open_store
 from consumers.data import TaskData, check_store, resolve_keys
 from consumers.tasks import Example
 
@@ -30,6 +30,18 @@ def test_all_missing_pictures_are_named_in_their_usual_form(feature_store):
     with pytest.raises(MissingKeys, match="other forms of the keys were tried") as caught:
         resolve_keys(feature_store, [("1",), ("x", "y"), ("z",)])
     assert caught.value.keys == ["x", "z"]
+
+
+def test_shuffled_pictures_have_the_regions_of_others(feature_store, words, config):
+    some = [one(str(n)) for n in range(7)]
+    plain, shuffled = (TaskData(some, feature_store, config, words(config), 12, shuffled=on) for on in (False, True))
+    assert sorted(shuffled.keys) == plain.keys
+    assert not any(a == b for a, b in zip(shuffled.keys, plain.keys, strict=True))
+    assert torch.equal(shuffled.text([2])[0], plain.text([2])[0])
+    there = plain.keys.index(shuffled.keys[2])
+    assert torch.equal(shuffled.regions([2])[0], plain.regions([there])[0])
+    with pytest.raises(UsageError, match="one picture alone cannot be exchanged"):
+        TaskData(some[:1], feature_store, config, words(config), 12, shuffled=True)
 
 
 def test_inputs_are_what_the_store_and_the_texts_say(feature_store, words, config):
