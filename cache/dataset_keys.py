@@ -109,10 +109,15 @@ def candidates(record: Mapping[str, Any]) -> list[list[str]]:
         then those of published caches. A form that names another picture in a store of several languages or datasets
         (MaRVL without the language) comes last.
 
-    Raises: DataError: the row has none of the fields that name a picture.
+    Raises: DataError: the row has none of the fields that name a picture, or not what goes with it.
     """
     if field := field_of(record):
-        return [list(dict.fromkeys(forms)) for forms in _RECORD_RULES[field](record)]
+        try:
+            return [list(dict.fromkeys(forms)) for forms in _RECORD_RULES[field](record)]
+        except (KeyError, AttributeError, TypeError) as error:
+            why = f"there is no {error}" if isinstance(error, KeyError) else str(error)
+            row = f"an annotation row with {field} {record[field]!r}"
+            raise DataError(f"{row} does not tell its pictures: {why}") from None
     raise DataError(
         f"an annotation row with the fields {', '.join(map(str, record)) or 'none at all'} names no picture; the "
         f"fields that do are {', '.join(_RECORD_RULES)}"
@@ -164,6 +169,8 @@ def _image_id_forms(record: Mapping[str, Any]) -> list[str]:
 
 def _nlvr2_forms(record: Mapping[str, Any]) -> list[list[str]]:
     pair, _, _ = record["identifier"].rpartition("-")
+    if not pair:
+        raise DataError(f"the identifier {record['identifier']!r} is none of NLVR2's, such as dev-850-0-1")
     split = pair.partition("-")[0]
     folder = f"images/train/{record['directory']}" if "directory" in record else split
     keys = [f"{pair}-img{side}" for side in (0, 1)]

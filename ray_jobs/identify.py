@@ -160,6 +160,8 @@ def find_images(cache: KeyedContents, images: str) -> list[tuple[str, Item]]:
     items: dict[str, Item] = {}
     for item in listing.items():
         items.setdefault(item.key, item)
+    if not items:
+        raise InputNotFound(f"there are no images in {images}")
     there = HeldContents(images, items, {})
     by_record = _pairs(cache.keys(), translation(cache, there), items.__contains__)
     pairs = [(key, items[name]) for key, name in by_record]
@@ -171,7 +173,7 @@ def find_images(cache: KeyedContents, images: str) -> list[tuple[str, Item]]:
         raise InputNotFound(
             f"none of the {cache.count():,} keys of {cache.name} names one of the {len(items):,} images in {images}, "
             f"under no key rule; keys are such as {next(iter(cache.keys()), None)!r}, images such as "
-            f"{next(iter(items), None)!r}"
+            f"{next(iter(items))!r}"
         )
     return pairs
 

@@ -99,6 +99,20 @@ def test_a_row_without_a_picture():
         candidates({"caption": "a dog"})
 
 
+@pytest.mark.parametrize(
+    ("record", "why"),
+    [
+        ({"language": "sw", "left_img": "39-0.jpg"}, "39-0.jpg.*no 'right_img'"),
+        ({"left_img": "39-0.jpg", "right_img": "39-1.jpg"}, "no 'language'"),
+        ({"image": 50403}, "image 50403"),
+        ({"identifier": "dev"}, "'dev'"),
+    ],
+)
+def test_a_row_that_does_not_tell_its_pictures(record, why):
+    with pytest.raises(DataError, match=why):
+        candidates(record)
+
+
 def test_number_of_a_coco_image():
     assert coco_image_id("COCO_val2014_000000520430") == coco_image_id("520430.jpg") == 520430
     assert coco_image_id("000000050403") == 50403

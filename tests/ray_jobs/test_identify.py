@@ -133,6 +133,9 @@ def test_images_that_are_not_there_or_cannot_be_read(store, photos, picture, tmp
     picture(tmp_path / "other" / "cat.png")
     with pytest.raises(InputNotFound, match="under no key rule"):
         identify(cache, str(tmp_path / "other"), "demo", load=Fake)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputNotFound, match="no images in .*empty"):
+        identify(cache, str(tmp_path / "empty"), "demo", load=Fake)
     folder = photos(20)
     for path in folder.iterdir():
         path.write_bytes(b"no picture")
