@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+import torch
 from torch import Tensor
 
 
@@ -46,7 +47,5 @@ class Detections:
     @staticmethod
     def cat(parts: list[Detections]) -> Detections:
         """All rows of all parts, in order."""
-        from torch import cat
-
         columns = zip(*(part._values() for part in parts), strict=True)
-        return Detections(*(None if column[0] is None else cat(column) for column in columns))
+        return Detections(*(None if column[0] is None else torch.cat(column) for column in columns))

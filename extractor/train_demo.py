@@ -24,9 +24,11 @@ from torchvision.models.detection._utils import BalancedPositiveNegativeSampler,
 from torchvision.ops import box_iou
 
 from .boxes import encode_deltas
+from .configs import Preprocess
 from .detector import Detector
-from .presets import DEMO, Preprocess, Preset
-from .resize import resize_pillow, short_side_size
+from .preprocess import frame, network_input
+from .preset import Preset
+from .presets import DEMO
 from .roi_heads import BOX_WEIGHTS
 from .scenes import ATTRIBUTES, CLASSES, HELD_OUT_SEED, IMAGE_SIZES, make_scene
 
@@ -71,12 +73,6 @@ def truth_of(scene: dict, height: int, width: int, attributes: int = len(ATTRIBU
     return Truth(boxes, torch.tensor([CLASSES.index(obj["class"]) for obj in objects]), shares)
 
 
-def network_input(images: np.ndarray, preprocess: Preprocess) -> Tensor:
-    """RGB uint8 [B,h,w,3] of the final size to what the network takes: f32 [B,3,h,w], BGR minus the means."""
-    bgr = torch.from_numpy(np.ascontiguousarray(images[..., ::-1])).permute(0, 3, 1, 2).float()
-    return bgr - torch.tensor(preprocess.mean).reshape(3, 1, 1)
-
-
 class SceneBatches(Dataset):
     """Batch i of a run: the network's input for scenes of one size, f32 [B,3,h,w], and their truths."""
 
@@ -88,13 +84,13 @@ class SceneBatches(Dataset):
 
     def __getitem__(self, step: int) -> tuple[Tensor, list[Truth]]:
         size = IMAGE_SIZES[step % len(IMAGE_SIZES)]
-        height, width = short_side_size(*size, self.preprocess.short_side, self.preprocess.long_side)
+        to = frame(self.preprocess, *size)
         images, truths = [], []
         for index in range(step * self.recipe.batch, (step + 1) * self.recipe.batch):
             image, scene = make_scene(self.recipe.seed, index, size)
-            images.append(resize_pillow(image, (height, width)))
-            truths.append(truth_of(scene, height, width))
-        return network_input(np.stack(images), self.preprocess), truths
+            images.append(network_input(image, self.preprocess, to))
+            truths.append(truth_of(scene, *to.size))
+        return torch.stack(images), truths
 
 
 def _start_worker(_: int) -> None:

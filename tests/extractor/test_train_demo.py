@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from extractor.detector import Detector
-from extractor.presets import DEMO
-from extractor.scenes import ATTRIBUTES, CLASSES, HELD_OUT_SEED
-from extractor.train_demo import Losses, Recipe, SceneBatches, network_input, save_weights, train, truth_of
+from extractor.preprocess import frame, network_input
+from extractor.scenes import ATTRIBUTES, CLASSES, HELD_OUT_SEED, IMAGE_SIZES, make_scene
+from extractor.train_demo import Losses, Recipe, SceneBatches, save_weights, train, truth_of
 from extractor.weights import load_weights
 
 TINY = Recipe(seed=1, steps=30, batch=2, warmup=5, workers=0, threads=1, anchors_per_image=32, rois_per_image=16)
@@ -44,10 +44,13 @@ def test_targets_follow_the_resize():
     assert truth.attributes.sum().item() == 1
 
 
-def test_the_input_is_bgr_minus_the_means():
-    pixel = network_input(np.array([[[[10, 20, 30]]]], np.uint8), DEMO.preprocess)
-    expected = torch.tensor([30.0, 20.0, 10.0]) - torch.tensor(DEMO.preprocess.mean)
-    assert torch.equal(pixel.flatten(), expected)
+def test_the_network_is_trained_on_what_the_extractor_gives_it(tiny_preset):
+    rule = tiny_preset.preprocess
+    inputs, truths = SceneBatches(TINY, rule)[4]
+    image, scene = make_scene(TINY.seed, 4 * TINY.batch, IMAGE_SIZES[4])
+    to = frame(rule, *image.shape[:2])
+    assert torch.equal(inputs[0], network_input(image, rule, to))
+    assert torch.equal(truths[0].boxes, truth_of(scene, *to.size).boxes)
 
 
 def test_a_batch_is_of_one_size_and_of_its_own_scenes(tiny_preset):
