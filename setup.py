@@ -21,7 +21,14 @@ EXTRAS = {
         "fsspec[http]>=2023.6",
     ],
     "ray": ["ray[default,train]>=2.52", "prometheus_client>=0.19"],
-    "consumers": ["torch>=2.9", "transformers>=4.40", "tokenizers>=0.19", "safetensors>=0.4", "matplotlib>=3.8"],
+    "consumers": [
+        "torch>=2.9",
+        "transformers>=4.40",
+        "tokenizers>=0.19",
+        "safetensors>=0.4",
+        "matplotlib>=3.8",
+        "tensorboard>=2.14",
+    ],
     "server": ["pyarrow>=14"],
 }
 FORMATS = ["h5py>=3.10"]  # foreign caches in HDF5

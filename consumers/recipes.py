@@ -24,6 +24,9 @@ class Recipe:
         weight_decay, clip: of AdamW; global L2 norm at which gradients are cut.
         max_tokens: length at which texts are cut.
         validate_every: updates between validations within an epoch; None validates after epochs only.
+        dev_items: so many examples of the dev set are looked at, the first ones; None for all.
+        hard_negatives: retrieval's fourth option is a caption of a picture that looks alike, rather than any.
+        drop_last: leave out what does not fill a micro-batch at the end of an epoch, where there is a whole one.
         seed: of order, negatives, dropout and fresh weights.
     """
 
@@ -37,12 +40,15 @@ class Recipe:
     clip: float = 1.0
     max_tokens: int = 80
     validate_every: int | None = None
+    dev_items: int | None = None
+    hard_negatives: bool = False
+    drop_last: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("batch", "accumulate", "epochs", "scheduled", "max_tokens"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}")
+        for name in ("batch", "accumulate", "epochs", "scheduled", "max_tokens", "validate_every", "dev_items"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise UsageError(f"{name} must be at least 1, not {value}")
         if self.lr <= 0 or not 0 <= self.warmup <= 1 or self.weight_decay < 0 or self.clip <= 0:
             raise UsageError(f"lr, warmup, weight decay and clip make no sense together: {self}")
         if self.batch % self.accumulate:
@@ -52,18 +58,22 @@ class Recipe:
     def micro(self) -> int:
         return self.batch // self.accumulate
 
-    def updates(self, items: int) -> int:
-        """Scheduled updates for so many training items: whole groups of micro-batches over all scheduled epochs."""
-        return max(1, -(-items // self.micro) * self.scheduled // self.accumulate)
+    def items(self, examples: int) -> int:
+        """How many of so many examples an epoch has."""
+        return examples - examples % self.micro if self.drop_last and examples >= self.micro else examples
+
+    def updates(self, examples: int) -> int:
+        """Scheduled updates for so many examples: whole groups of micro-batches over all scheduled epochs."""
+        return max(1, -(-self.items(examples) // self.micro) * self.scheduled // self.accumulate)
 
 
 SCENES = Recipe(lr=1e-3, batch=128, epochs=10, scheduled=10, warmup=0.05, max_tokens=24)
 RECIPES = {
     "xvnli": Recipe(lr=2e-5, batch=128, accumulate=4),
-    "gqa": Recipe(lr=4e-5, batch=256, accumulate=4, epochs=5, max_tokens=40),
-    "nlvr2": Recipe(lr=1e-5, batch=64, accumulate=2, epochs=20),
-    "flickr30k": Recipe(lr=2e-5, batch=64, accumulate=4),
-    "wit": Recipe(lr=2e-5, batch=64, accumulate=4, epochs=2, scheduled=2, validate_every=1000),
+    "gqa": Recipe(lr=4e-5, batch=256, accumulate=4, epochs=5, max_tokens=40, drop_last=True),
+    "nlvr2": Recipe(lr=1e-5, batch=64, accumulate=2, epochs=20, drop_last=True),
+    "flickr30k": Recipe(lr=2e-5, batch=64, accumulate=4, hard_negatives=True),
+    "wit": Recipe(lr=2e-5, batch=64, accumulate=4, epochs=2, scheduled=2, validate_every=1000, drop_last=True),
     "scenes": SCENES,
     "scene-pairs": SCENES,
 }
@@ -90,6 +100,7 @@ FEW_SHOT_PARTS = {  # (task, shots, encoder, or None for all) -> micro-batches
     **{(task, shots, "m3p"): 2 for task in ("xvnli", "gqa") for shots in ("20", "25", "48")},
     ("nlvr2", "10x2", "m3p"): 2,
 }
+FEW_SHOT_DEV_ITEMS = {"nlvr2": 15 * 32, "flickr30k": 130 * 16}  # the published code left the last batch of them out
 
 
 def published_recipe(task: str, encoder: str, shots: str | None = None) -> Recipe:
@@ -110,5 +121,5 @@ def published_recipe(task: str, encoder: str, shots: str | None = None) -> Recip
     batch = FEW_SHOT_BATCHES[base][shots]
     return replace(
         recipe, lr=FEW_SHOT_RATES[0], batch=batch, accumulate=parts, epochs=FEW_SHOT_EPOCHS, scheduled=FEW_SHOT_EPOCHS,
-        validate_every=None,
+        validate_every=None, dev_items=FEW_SHOT_DEV_ITEMS.get(base), hard_negatives=False, drop_last=False,
     )  # fmt: skip

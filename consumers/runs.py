@@ -96,13 +96,19 @@ class Setting:
         return load_encoder(self.encoder, self.checkpoint, heads={task.head: labels}, legacy=self.legacy)
 
     def data(
-        self, encoder: Encoder, task: Task, selection: Selection, max_tokens: int, shuffled: bool = False
+        self,
+        encoder: Encoder,
+        task: Task,
+        selection: Selection,
+        max_tokens: int,
+        shuffled: bool = False,
+        most: int | None = None,
     ) -> TaskData:
-        """The examples of a selection with what the stores have of them.
+        """The examples of a selection, or the first ones of them, with what the stores have of them.
 
         Raises: InputNotFound, DataError, MissingKeys, StoreMismatch, StoreNotFound, StoreDamaged.
         """
-        examples = task.load(selection)
+        examples = task.load(selection)[:most]
         tokenizer = load_tokenizer(encoder.config, self.tokenizer)
         one_picture = selection.split == "train" and len({keys for e in examples for keys in e.images}) == 1
         others = OTHER_PICTURES if one_picture and task.metric == "recall" else 0
@@ -203,14 +209,12 @@ class FinetuneRun(Setting):
         dev: what the best weights are chosen by: "english", "target" (the language's own) or "translated" into it;
             None for what was published.
         recipe: hyper-parameters; None for the published ones.
-        hard: retrieval's fourth option is a caption of a picture that looks alike, as published for full training.
     """
 
     shots: str | None = None
     translated: bool = False
     dev: str | None = None
     recipe: Recipe | None = None
-    hard: bool = True
 
     @property
     def name(self) -> str:
@@ -242,6 +246,7 @@ def finetune(
     folder: str | Path,
     report: Callable[[Progress, dict[str, float] | None, int], None] | None = None,
     stop: Callable[[], bool] = lambda: False,
+    wandb: str | None = None,
 ) -> dict[str, Any]:
     """Fine-tune, or go on with a run of the same facts in `folder`.
 
@@ -249,6 +254,7 @@ def finetune(
         report: called after updates and validations with the progress, the scores of a validation, and how many
             updates there are.
         stop: asked after every update; the run can be continued.
+        wandb: project of Weights & Biases that is told of the run.
 
     Raises: as `Setting.data`, `Setting.build` and `Trainer`.
     """
@@ -257,14 +263,13 @@ def finetune(
     torch.manual_seed(recipe.seed)
     encoder = run.build(task)
     data = run.data(encoder, task, run.train_selection, recipe.max_tokens)
-    dev = run.data(encoder, task, run.dev_selection, recipe.max_tokens)
-    hard = task.metric == "recall" and run.hard and not run.shots and len(data.keys) > 1
-    updates = -(-len(data) // recipe.batch) * recipe.epochs
+    dev = run.data(encoder, task, run.dev_selection, recipe.max_tokens, most=recipe.dev_items)
+    hard = task.metric == "recall" and recipe.hard_negatives and len(data.keys) > 1
     objective = objective_of(task, encoder.config, HardNegatives(data) if hard else None)
     facts = {**asdict(replace(run, recipe=None, device="auto")), "weights": checkpoint_identity(run.checkpoint)}
     trainer = Trainer(
         encoder, task.head, objective, data, dev, recipe, folder, facts, run.on, run.bfloat16,
-        report=report and (lambda progress, scores: report(progress, scores, updates)),
+        report=report and (lambda progress, scores: report(progress, scores, trainer.updates)), wandb=wandb,
     )  # fmt: skip
     progress = trainer.run(stop)
     return {

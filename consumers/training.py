@@ -2,7 +2,7 @@
 
 A run is a folder. `state.pt` holds all that the next update depends on, so a run that was killed goes on as if nothing
 had happened: on one machine its weights end up the same. `best.safetensors` are the weights of the best validation,
-`last.safetensors` those of the end, and `log.jsonl` has a line for each validation.
+`last.safetensors` those of the end; what `RunLog` tells is there as well.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from .evaluation import autocast
 from .objectives import Objective
 from .optimizer import AdamW, parameter_groups, warmup_linear
 from .recipes import Recipe
+from .run_log import RunLog
 
-STATE, BEST, LAST, LOG = "state.pt", "best.safetensors", "last.safetensors", "log.jsonl"
+STATE, BEST, LAST = "state.pt", "best.safetensors", "last.safetensors"
 VALIDATION_BATCH = 256  # pairs
 
 
@@ -51,6 +52,7 @@ class Progress:
     Attributes:
         epoch, item: where the next update begins: whole epochs done, and items of the present one.
         updates: done so far.
+        rate: the learning rate of the last of them.
         loss: mean of the updates since the last validation.
         best: the best validation score in percent, -1 before the first.
         best_update: after how many updates that was.
@@ -59,6 +61,7 @@ class Progress:
     epoch: int = 0
     item: int = 0
     updates: int = 0
+    rate: float = 0.0
     loss: float = 0.0
     best: float = -1.0
     best_update: int = 0
@@ -78,6 +81,10 @@ class Ranks:
         if distributed.is_available() and distributed.is_initialized():
             return cls(distributed.get_rank(), distributed.get_world_size())
         return cls()
+
+    def part(self, rows: np.ndarray) -> np.ndarray:
+        """This process's rows of a micro-batch; one at least, for all of them wait for each other's gradients."""
+        return rows[self.rank :: self.count] if self.rank < len(rows) else rows[self.rank % len(rows)][None]
 
     def sum(self, values: Sequence[float], device: torch.device) -> list[float]:
         """The sums of values over all processes."""
@@ -103,8 +110,13 @@ class Trainer:
         bfloat16: autocast.
         save_every: updates between two writes of the state, which is also written after every validation.
         report: called after each update and validation.
+        wandb: project of Weights & Biases that is told of the run.
+
+    Attributes:
+        updates: how many there are in all.
 
     Raises:
+        UsageError: Weights & Biases is not installed.
         StoreMismatch: the folder holds a run of other facts.
         DataError: nothing to train on, or the loss is not finite.
     """
@@ -123,9 +135,12 @@ class Trainer:
         bfloat16: bool = False,
         save_every: int = 1000,
         report: Callable[[Progress, dict[str, float] | None], None] | None = None,
+        wandb: str | None = None,
     ):
         if not len(data):
             raise DataError("there are no examples to train on")
+        self._items = recipe.items(len(data))
+        self.updates = -(-self._items // recipe.batch) * recipe.epochs
         self.encoder, self.head, self.objective = encoder, head, objective
         self.data, self.dev, self.recipe = data, dev, recipe
         self.folder, self.device, self.bfloat16 = Path(folder), torch.device(device), bfloat16
@@ -143,6 +158,7 @@ class Trainer:
         total = recipe.updates(len(data))
         self.schedule = warmup_linear(self.optimizer, recipe.warmup * total, total)
         self._load()
+        self._log = RunLog(self.folder, self.progress.updates, self.facts, wandb) if self.ranks.rank == 0 else None
 
     # -- the loop
 
@@ -157,7 +173,7 @@ class Trainer:
             with ThreadPoolExecutor(1, thread_name_prefix="batches") as reader:
                 for micros in self._updates(reader):
                     self._update(micros)
-                    done = progress.item >= len(self.data)
+                    done = progress.item >= self._items
                     if done:
                         progress.epoch, progress.item = progress.epoch + 1, 0
                     if done or recipe.validate_every and progress.updates % recipe.validate_every == 0:
@@ -167,15 +183,20 @@ class Trainer:
                     self._report(progress, None)
                     if stop():
                         self._save()
-                        return progress
+                        return self._ended()
         if self.ranks.rank == 0:
             save_encoder(self.encoder, self.folder / LAST)
-        return progress
+        return self._ended()
+
+    def _ended(self) -> Progress:
+        if self._log:
+            self._log.close()
+        return self.progress
 
     def _updates(self, reader: ThreadPoolExecutor) -> Iterator[list[tuple[Inputs, Tensor]]]:
         """The micro-batches of each update of the rest of this epoch; the next ones are read meanwhile."""
         recipe, epoch = self.recipe, self.progress.epoch
-        order = np.random.default_rng([recipe.seed, epoch]).permutation(len(self.data))
+        order = np.random.default_rng([recipe.seed, epoch]).permutation(len(self.data))[: self._items]
         starts = range(self.progress.item, len(order), recipe.batch)
         ahead = [reader.submit(self._read, order, start) for start in starts[:2]]
         for place in range(len(starts)):
@@ -188,30 +209,34 @@ class Trainer:
         """This process's part of one update."""
         recipe, found = self.recipe, []
         for first in range(start, min(start + recipe.batch, len(order)), recipe.micro):
-            rows = order[first : min(first + recipe.micro, start + recipe.batch)][self.ranks.rank :: self.ranks.count]
-            if len(rows):
-                rng = np.random.default_rng([recipe.seed, self.progress.epoch, first, self.ranks.rank])
-                found.append(self._inputs(self.data, rows.tolist(), rng))
+            rows = self.ranks.part(order[first : min(first + recipe.micro, start + recipe.batch)])
+            rng = np.random.default_rng([recipe.seed, self.progress.epoch, first, self.ranks.rank])
+            found.append(self._inputs(self.data, rows.tolist(), rng))
         return found
 
     def _inputs(self, data: TaskData, rows: list[int], rng: np.random.Generator) -> tuple[Inputs, Tensor]:
+        """In pinned memory for a GPU, which then copies them while it computes."""
         texts, images, target = self.objective.pairs(data, rows, rng)
-        return data.inputs(texts, images), target
+        inputs = data.inputs(texts, images)
+        return (inputs.pinned(), target.pin_memory()) if self.device.type == "cuda" else (inputs, target)
 
     def _update(self, micros: Sequence[tuple[Inputs, Tensor]]) -> None:
-        progress, total = self.progress, 0.0
+        progress, losses = self.progress, []
         for place, (inputs, target) in enumerate(micros):
             with autocast(self.device, self.bfloat16), self._no_sync(place < len(micros) - 1):
                 logits = self.scorer(*inputs.to(self.device))
-                loss = self.objective.loss(logits, target.to(self.device)) / self.recipe.accumulate
-                loss.backward()
-            total += loss.item()
+                target = target.to(self.device, non_blocking=True)
+                loss = self.objective.loss(logits, target) / self.recipe.accumulate
+            loss.backward()
+            losses.append(loss.detach())
+        total = torch.stack(losses).sum().item()  # the one wait for the device
         (total,) = (value / self.ranks.count for value in self.ranks.sum([total], self.device))
         if not np.isfinite(total):
             raise DataError(
                 f"the loss is {total} at update {progress.updates}: lower the learning rate, which is "
                 f"{self.schedule.get_last_lr()[0]:.3g}"
             )
+        progress.rate = self.schedule.get_last_lr()[0]
         nn.utils.clip_grad_norm_([p for p in self.parameters if p.grad is not None], self.recipe.clip)
         self.optimizer.step()
         self.schedule.step()
@@ -220,6 +245,9 @@ class Trainer:
         progress.item += self.recipe.batch
         progress.losses.append(total)
         progress.loss = float(np.mean(progress.losses))
+        if self._log:
+            images = sum(len(inputs.features) for inputs, _ in micros) * self.ranks.count
+            self._log.update(progress.updates, total, progress.rate, images)
 
     def _no_sync(self, more: bool) -> AbstractContextManager:
         return self.scorer.no_sync() if more and self.ranks.count > 1 else nullcontext()
@@ -236,9 +264,8 @@ class Trainer:
                 save_encoder(self.encoder, self.folder / BEST)
         line = {"update": progress.updates, "epoch": progress.epoch, "loss": progress.loss, "dev": score}
         progress.losses.clear()
-        if self.ranks.rank == 0:
-            with open(self.folder / LOG, "a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+        if self._log:
+            self._log.validation(line)
         self._save()
         self._report(progress, line)
 
@@ -246,7 +273,7 @@ class Trainer:
     def score(self, data: TaskData) -> float:
         """Percent of the examples that are right; of retrieval, captions whose picture beats three others."""
         self.encoder.eval()
-        right = items = 0.0
+        right, items = torch.zeros((), dtype=torch.float64, device=self.device), 0
         step = VALIDATION_BATCH // 4
         own = range(self.ranks.rank * step, len(data), step * self.ranks.count)
         for start in own:
@@ -254,10 +281,10 @@ class Trainer:
             inputs, target = self._inputs(data, rows, np.random.default_rng([0, start]))
             with autocast(self.device, self.bfloat16):
                 logits = self.encoder.head(self.head)(self.encoder(*inputs.to(self.device))).float()
-            right += self.objective.score(logits, target.to(self.device)).item()
+            right += self.objective.score(logits, target.to(self.device, non_blocking=True))
             items += len(rows)
         self.encoder.train()
-        right, items = self.ranks.sum([right, items], self.device)
+        right, items = self.ranks.sum([right.item(), items], self.device)
         return 100 * right / items
 
     # -- state
@@ -272,8 +299,9 @@ class Trainer:
             torch.distributed.all_gather_object(gathered, generators)
         else:
             gathered = [generators]
-        if self.ranks.rank:
+        if self._log is None:
             return
+        self._log.flush()
         state = {
             "facts": self.facts,
             "progress": asdict(self.progress),
@@ -312,13 +340,3 @@ class Trainer:
             torch.set_rng_state(generators[self.ranks.rank]["cpu"])
             if "cuda" in generators[self.ranks.rank] and self.device.type == "cuda":
                 torch.cuda.set_rng_state(generators[self.ranks.rank]["cuda"], self.device)
-        self._cut_log()
-
-    def _cut_log(self) -> None:
-        """Drop validations of the log that the state does not know: they will be made again."""
-        path = self.folder / LOG
-        if self.ranks.rank or not path.exists():
-            return
-        lines = [line for line in path.read_text("utf-8").splitlines() if line.endswith("}")]
-        kept = [line for line in lines if json.loads(line)["update"] <= self.progress.updates]
-        path.write_text("".join(f"{line}\n" for line in kept), "utf-8")

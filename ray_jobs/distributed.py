@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from consumers.runs import FinetuneRun
 
 
-def finetune_together(run: FinetuneRun, out: str | Path, workers: int, address: str | None = None) -> dict[str, Any]:
+def finetune_together(
+    run: FinetuneRun, out: str | Path, workers: int, address: str | None = None, wandb: str | None = None
+) -> dict[str, Any]:
     """Fine-tune with `workers` processes that share every batch, each with a GPU where there are GPUs.
 
     The folder must be one that all of them see; the run continues in it as one process alone would.
@@ -42,7 +44,7 @@ def finetune_together(run: FinetuneRun, out: str | Path, workers: int, address: 
         folder = os.path.abspath(out)
         trainer = TorchTrainer(
             _work,
-            train_loop_config={"run": run, "folder": folder, "here": os.getcwd()},
+            train_loop_config={"run": run, "folder": folder, "here": os.getcwd(), "wandb": wandb},
             scaling_config=ray.train.ScalingConfig(num_workers=workers, use_gpu=gpus),
             run_config=ray.train.RunConfig(storage_path=os.path.join(folder, "ray")),
         )
@@ -64,7 +66,7 @@ def _work(config: dict[str, Any]) -> None:
     from consumers import runs
 
     os.chdir(config["here"])
-    result = runs.finetune(config["run"], config["folder"])
+    result = runs.finetune(config["run"], config["folder"], wandb=config["wandb"])
     ray.train.report(result)
 
 

@@ -37,12 +37,13 @@ REQUIREMENTS = {
     "PIL": ("pillow", "extract"),
     "safetensors": ("safetensors", "extract"),
     "fsspec": ("fsspec[http]", "extract"),
-    "ray": ("ray[default]", "ray"),
+    "ray": ("ray[default,train]", "ray"),
     "prometheus_client": ("prometheus_client", "ray"),
     "pyarrow": ("pyarrow", "server"),
     "transformers": ("transformers", "consumers"),
     "tokenizers": ("tokenizers", "consumers"),
     "matplotlib": ("matplotlib", "consumers"),
+    "tensorboard": ("tensorboard", "consumers"),
     "h5py": ("h5py", "all"),
 }
 NEEDED_TO_EXTRACT = ("", "extract")

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
 
 TABLE = "runs.jsonl"
 GRIDS = ("fewshot",)
-RECIPE_OPTIONS = ("lr", "batch", "accumulate", "epochs", "scheduled", "warmup", "weight_decay", "clip", "seed")
+RECIPE_OPTIONS = (
+    "lr", "batch", "accumulate", "epochs", "scheduled", "warmup", "weight_decay", "clip", "max_tokens",
+    "validate_every", "dev_items", "hard_negatives", "drop_last", "seed",
+)  # fmt: skip
 
 
 def register(app: typer.Typer) -> None:
@@ -51,6 +55,13 @@ def finetune(
     warmup: float = typer.Option(None, "--warmup", min=0, max=1, help="Share of the updates in which it rises."),
     weight_decay: float = typer.Option(None, "--weight-decay", min=0, help="Of AdamW."),
     clip: float = typer.Option(None, "--clip", help="Largest norm of the gradients."),
+    max_tokens: int = typer.Option(None, "--max-tokens", min=2, help="Length at which texts are cut."),
+    validate_every: int = typer.Option(None, "--validate-every", min=1, help="Updates, within an epoch as well."),
+    dev_items: int = typer.Option(None, "--dev-items", min=1, help="So many of the dev set, the first ones."),
+    hard_negatives: bool = typer.Option(
+        None, "--hard-negatives/--random-negatives", help="Of retrieval: a caption of a picture that looks alike."
+    ),
+    drop_last: bool = typer.Option(None, "--drop-last/--keep-last", help="Leave out an epoch's last, smaller part."),
     seed: int = typer.Option(None, "--seed", min=0, help="Of order, dropout and fresh weights."),
     tokenizer: str = typer.Option(None, "--tokenizer", metavar="ID|DIR", help="Default: the encoder's own."),
     legacy: bool = typer.Option(False, "--legacy", help="Reproduce the quirks of the published code."),
@@ -59,6 +70,7 @@ def finetune(
     engine: str = typer.Option("local", "--engine", metavar="local|ray", help="What the runs of a grid run on."),
     address: str = typer.Option(None, "--address", metavar="HOST:PORT", help="Of a Ray cluster."),
     workers: int = typer.Option(1, "--workers", min=1, help="Processes that share each batch of one run, on Ray."),
+    wandb: str = typer.Option(None, "--wandb", metavar="PROJECT", help="Tell Weights & Biases as well."),
     as_json: bool = typer.Option(False, "--json", help="Print the results as JSON."),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress."),
 ) -> None:
@@ -67,11 +79,16 @@ def finetune(
         raise UsageError(f"--engine {engine!r} is not local or ray")
     if grid is not None and grid not in GRIDS:
         raise UsageError(f"--grid {grid!r} is not one of {', '.join(GRIDS)}")
+    import_module("tensorboard")  # its absence is told before anything is read
+    from consumers.run_log import check_wandb
     from consumers.runs import FinetuneRun
 
-    changes = dict(
-        zip(RECIPE_OPTIONS, (lr, batch, accumulate, epochs, scheduled, warmup, weight_decay, clip, seed), strict=True)
-    )
+    check_wandb(wandb)
+    values = (
+        lr, batch, accumulate, epochs, scheduled, warmup, weight_decay, clip, max_tokens, validate_every, dev_items,
+        hard_negatives, drop_last, seed,
+    )  # fmt: skip
+    changes = dict(zip(RECIPE_OPTIONS, values, strict=True))
     base = FinetuneRun(
         encoder, init and str(init), task, tuple(store), str(annotations), language, tokenizer, legacy, device,
         precision, shots, translated, dev,
@@ -83,7 +100,7 @@ def finetune(
         raise UsageError("--workers is for one run; the runs of a grid share the cluster by themselves")
     apart = workers == 1 and (engine == "ray" or address is not None)
     with Drain() as drain:
-        work = Finetuning(str(out), quiet or apart, workers, address, stop=lambda: drain.requested)
+        work = Finetuning(str(out), quiet or apart, workers, address, lambda: drain.requested, wandb)
         rows = fan_out(
             runs, work, Table(out / TABLE), address if apart else None, apart, gpus=float(base.on.type == "cuda"),
             cpus=os.cpu_count() or 1, stop=lambda: drain.requested,
@@ -134,14 +151,23 @@ def check(run: FinetuneRun) -> None:
 class Finetuning:
     """Does one run: in this process or that of a cluster's worker, or with several processes together."""
 
-    def __init__(self, out: str, quiet: bool, workers: int, address: str | None, stop: Callable[[], bool]):
-        self._out, self._quiet, self._workers, self._address, self._stop = out, quiet, workers, address, stop
+    def __init__(
+        self,
+        out: str,
+        quiet: bool,
+        workers: int,
+        address: str | None,
+        stop: Callable[[], bool],
+        wandb: str | None = None,
+    ):
+        self._out, self._quiet, self._workers, self._address = out, quiet, workers, address
+        self._wandb, self._stop = wandb, stop
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_stop": None}  # a worker of a cluster is stopped from outside
 
     def __call__(self, run: FinetuneRun) -> dict[str, Any]:
-        from cache import RoivaultError
+        """Raises: KeyboardInterrupt: it was stopped; the same line continues it."""
         from consumers import runs
         from consumers.progress import CountProgress
 
@@ -149,16 +175,16 @@ class Finetuning:
         if self._workers > 1:
             from .distributed import finetune_together
 
-            return finetune_together(run, folder, self._workers, self._address)
+            return finetune_together(run, folder, self._workers, self._address, self._wandb)
         with CountProgress(run.name, self._quiet) as show:
 
             def report(progress: Any, scores: dict[str, float] | None, updates: int) -> None:
                 best = {"dev": progress.best} if progress.best >= 0 else {}
-                show(progress.updates, updates, loss=progress.loss, **best)
+                show(progress.updates, updates, loss=progress.loss, lr=progress.rate, **best)
 
-            result = runs.finetune(run, folder, report, self._stop or (lambda: False))
+            result = runs.finetune(run, folder, report, self._stop or (lambda: False), self._wandb)
         if not result["finished"]:
-            raise RoivaultError(f"interrupted after {result['updates']:,} updates; the same line continues it")
+            raise KeyboardInterrupt
         return result
 
 

@@ -12,8 +12,9 @@ from consumers.data import TaskData
 from consumers.encoders import list_encoders, load_encoder
 from consumers.objectives import Labels, Options, objective_of
 from consumers.recipes import Recipe
+from consumers.run_log import LOG
 from consumers.tasks import Example
-from consumers.training import BEST, LAST, LOG, STATE, Trainer
+from consumers.training import BEST, LAST, STATE, Ranks, Trainer
 
 ENCODERS = list_encoders()
 RECIPE = Recipe(lr=2e-3, batch=8, accumulate=2, epochs=3, scheduled=4, max_tokens=12)
@@ -185,3 +186,52 @@ def test_targets_are_soft_where_labels_are(shrunk, words, feature_store):
     data = TaskData(some, feature_store, config, words(config), 12)
     _, _, target = Labels(HEADS["xvnli"]).pairs(data, [0, 1], np.random.default_rng(0))
     assert target.tolist() == [[pytest.approx(0.3), 0, 1], [0, 0, 0]]
+
+
+def test_updates_follow_the_published_optimiser_and_schedule(make):
+    """Gradients are cut, then the step is taken at the present rate, the first one at 0, then parameters decay."""
+    recipe = Recipe(lr=2e-3, batch=10, epochs=3, scheduled=3, warmup=1 / 3, weight_decay=0.1, clip=0.05)
+    trainer, twin = make(folder="a", recipe=recipe), make(folder="b", recipe=recipe)
+    assert twin.updates == 6 and recipe.updates(20) == 6
+    for one in (trainer, twin):
+        for module in one.encoder.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.0
+    named = {names[0]: p for names, p in twin.encoder.volta_parameters()}
+    means, squares = ({name: torch.zeros_like(p) for name, p in named.items()} for _ in range(2))
+    rates = []
+    for t in range(1, 7):
+        batch = trainer._inputs(trainer.data, list(range(t, t + 10)), np.random.default_rng(0))
+        trainer._update([batch])
+        rates.append(trainer.progress.rate)
+        twin.scorer.zero_grad()
+        twin.objective.loss(twin.scorer(*batch[0]), batch[1]).backward()
+        norm = torch.stack([p.grad.norm() for p in named.values() if p.grad is not None]).norm()
+        assert norm > 0.05
+        size = rates[-1] * (1 - 0.999**t) ** 0.5 / (1 - 0.9**t)
+        with torch.no_grad():
+            for name, p in named.items():
+                if p.grad is None:
+                    continue
+                grad = p.grad * 0.05 / (norm + 1e-6)
+                means[name].mul_(0.9).add_(grad, alpha=0.1)
+                squares[name].mul_(0.999).addcmul_(grad, grad, value=0.001)
+                p.addcdiv_(means[name], squares[name].sqrt().add_(1e-6), value=-size)
+                if "bias" not in name and "LayerNorm.weight" not in name:
+                    p.add_(p, alpha=-rates[-1] * 0.1)
+    assert rates == pytest.approx([0, 1e-3, 2e-3, 1.5e-3, 1e-3, 5e-4])
+    for name, p in ((names[0], p) for names, p in trainer.encoder.volta_parameters()):
+        assert torch.allclose(p, named[name], atol=2e-6), name
+
+
+def test_what_does_not_fill_a_micro_batch_is_left_out(make):
+    progress = make(recipe=replace(RECIPE, batch=6, drop_last=True)).run()  # 18 of 20
+    assert (progress.updates, progress.epoch) == (9, 3)
+
+
+def test_each_process_has_a_part_of_the_smallest_batch():
+    rows = np.arange(10)
+    for count in (1, 2, 3, 4):
+        parts = [Ranks(rank, count).part(rows) for rank in range(count)]
+        assert sorted(np.concatenate(parts)) == list(rows)
+    assert [Ranks(rank, 4).part(rows[:3]).tolist() for rank in range(4)] == [[0], [1], [2], [0]]
