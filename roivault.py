@@ -17,6 +17,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,75 @@ class _Verbs(Mapping):
 
         app = typer.Typer(rich_markup_mode=None)
         importlib.import_module(VERBS[verb][0]).register(app)
-        return typer.main.get_group(app).commands[verb]
+        command = typer.main.get_group(app).commands[verb]
+        _add_common_options(command)
+        return command
+
+
+def _add_common_options(command: Any) -> None:
+    """`--quiet` and `--log-file` for every verb that does not define them itself."""
+    inner = getattr(command, "commands", None)
+    for one in (inner or {}).values():
+        _add_common_options(one)
+    if inner is not None:
+        return
+    taken = {name for parameter in command.params for name in parameter.opts}
+    common = [option for option in _common_options() if not taken & set(option.opts)]
+    command.params += common
+    invoke = command.invoke
+
+    def invoke_with(context: Any) -> Any:
+        chosen = {option.name: context.params.pop(option.name) for option in common}
+        quiet = chosen.get("quiet") and not context.params.get("as_json")
+        with _logging_to(chosen.get("log_file")), _silence() if quiet else nullcontext():
+            return invoke(context)
+
+    command.invoke = invoke_with
+
+
+def _common_options() -> list[Any]:
+    import typer
+
+    app = typer.Typer(add_completion=False)
+
+    @app.command()
+    def common(
+        quiet: bool = typer.Option(False, "--quiet", help="Print errors and JSON only."),
+        log_file: str = typer.Option(None, "--log-file", metavar="F", help="Append what goes on to a file."),
+    ) -> None: ...
+
+    return [option for option in typer.main.get_command(app).params if option.name in ("quiet", "log_file")]
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    with open(os.devnull, "w", encoding="utf-8") as null, redirect_stdout(null):
+        yield
+
+
+@contextmanager
+def _logging_to(path: str | None) -> Iterator[None]:
+    """Append the log to a file, if one is named. Raises: DiskError."""
+    if path is None:
+        yield
+        return
+    import logging
+
+    from cache import DiskError
+
+    try:
+        handler = logging.FileHandler(path, encoding="utf-8")
+    except OSError as error:
+        raise DiskError(f"--log-file {path} cannot be written: {error.strerror}") from error
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    log = logging.getLogger("roivault")
+    log.setLevel(logging.INFO)
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        handler.close()
 
 
 def build_app() -> Any:

@@ -244,3 +244,25 @@ def test_readme_explains_every_exit_code():
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text("utf-8")):
         assert (ROOT / page).parent.joinpath(target).exists(), target
+
+
+def leaves(command, name):
+    inner = getattr(command, "commands", None)
+    if inner is None:
+        yield name, command
+    for verb in inner or ():
+        yield from leaves(inner[verb], f"{name} {verb}".strip())
+
+
+def test_every_command_takes_the_common_options():
+    for name, command in leaves(roivault.build_app(), ""):
+        options = {option for parameter in command.params for option in parameter.opts}
+        assert options >= {"--json", "--quiet", "--log-file"}, name
+
+
+def test_quiet_silences_but_for_json_and_the_log_goes_to_the_file(capsys, tmp_path):
+    assert roivault.main(["models", "--quiet"]) == 0
+    assert capsys.readouterr().out == ""
+    assert roivault.main(["models", "--quiet", "--json", "--log-file", str(tmp_path / "log")]) == 0
+    assert capsys.readouterr().out.startswith("[") and (tmp_path / "log").exists()
+    assert roivault.main(["models", "--log-file", str(tmp_path / "no" / "log")]) == 74
