@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .presets import Preset, get_preset, list_extractors
+from .preset import Preset
+from .presets import get_preset, list_extractors
 
 if TYPE_CHECKING:
     from .extractor import Extractor, load_extractor

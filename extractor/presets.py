@@ -12,9 +12,7 @@ from cache import UsageError
 
 from .configs import C4Config, FPNConfig, MaxClassNMS, PerClassNMS, Preprocess
 from .detectron_presets import PREFIX, VSR_VISUALBERT, detectron_preset
-from .preset import Preset, cache_folder, fingerprint, read_vocabulary
-
-__all__ = ["PRESETS", "Preset", "cache_folder", "fingerprint", "get_preset", "list_extractors", "read_vocabulary"]
+from .preset import Preset
 
 DEMO = Preset(
     name="demo",

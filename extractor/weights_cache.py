@@ -19,8 +19,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from cache import DiskError, InputNotFound, UsageError, WeightsError
+from cache.files import cache_folder
 
-from .preset import Preset, cache_folder, weights_folder
+from .preset import Preset, weights_folder
 from .weights import SOURCE_SHA256, file_sha256, matching_tensors, weights_sha256
 
 BLOCK = 1 << 20

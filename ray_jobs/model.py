@@ -10,7 +10,7 @@ from cache import Failure, Regions, RoivaultError
 from extractor import DecodePolicy, Preset
 from extractor.given_boxes import BoxExtractor, GivenBoxes
 from extractor.images import DecodedImage
-from extractor.presets import fingerprint
+from extractor.preset import fingerprint
 from extractor.weights import weights_path, weights_sha256
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import roivault
-from extractor.presets import read_vocabulary
+from extractor.preset import read_vocabulary
 
 ROOT = Path(__file__).resolve().parents[1]
 COPIED = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "NOTICE", "roivault.py", *roivault.PACKAGES, "tests")

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from cache import DiskError, InputNotFound, UsageError, WeightsError
-from extractor.presets import cache_folder
+from cache.files import cache_folder
 from extractor.weights import file_sha256, load_weights, weights_path, weights_sha256
 from extractor.weights_cache import check_recorded, fetch_weights, import_weights, recorded
 
