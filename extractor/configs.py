@@ -19,6 +19,8 @@ class Architecture:
         dim: length of a feature vector.
         num_classes, num_attributes: lengths of the vocabularies.
         roi_chunk: RoIs per pass of the region head.
+
+    One that needs a package which does not come with roivault names it as `package`.
     """
 
     network: str

@@ -25,7 +25,7 @@ from .selection import Selection, select
 from .weights import weights_path, weights_sha256
 from .weights_cache import check_recorded
 
-GPU_BATCH = 8  # images of one size per forward pass; on a CPU a batch gains nothing and could change the last bits
+GPU_BATCH = 8  # images of one size per forward pass
 
 
 def load_extractor(
@@ -83,6 +83,11 @@ class Extractor:
         return self._load("float32")
 
     @property
+    def _batch(self) -> int:
+        """Images of one size per forward pass; on a CPU more gain nothing and could change the last bits."""
+        return GPU_BATCH if self.device.type == "cuda" else 1
+
+    @property
     def dim(self) -> int:
         return self.preset.dim
 
@@ -131,10 +136,9 @@ class Extractor:
         if keys is None:
             keys = [str(image) if isinstance(image, (str, Path)) else str(i) for i, image in enumerate(images)]
         results: list[Regions | Failure | None] = [None] * len(images)
-        window = GPU_BATCH if self.device.type == "cuda" else 1  # decoded images held at a time
-        for start in range(0, len(images), window):
+        for start in range(0, len(images), self._batch):  # so many decoded images are held at a time
             rows, decoded = [], []
-            for i in range(start, min(start + window, len(images))):
+            for i in range(start, min(start + self._batch, len(images))):
                 try:
                     decoded.append(decode(images[i], keys[i], self.policy))
                     rows.append(i)
@@ -169,11 +173,10 @@ class Extractor:
                 results[i] = error.failure()
                 continue
             groups[frames[i].size, given[i] is None].append(i)
-        size = GPU_BATCH if self.device.type == "cuda" else 1
         with exact_numerics():
             for rows in groups.values():
-                for start in range(0, len(rows), size):
-                    part = rows[start : start + size]
+                for start in range(0, len(rows), self._batch):
+                    part = rows[start : start + self._batch]
                     batch = [_Input(keys[i], images[i], frames[i], given[i]) for i in part]
                     for i, result in zip(part, self._run(batch), strict=True):
                         results[i] = result

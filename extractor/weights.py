@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,7 @@ def weights_path(preset: Preset, weights: str | Path | None = None) -> Path:
         InputNotFound: it is not there; says how to get it.
     """
     path = Path(weights) if weights is not None else preset.weights_file
-    if path.is_file():
+    if is_readable(path):
         return path
     if weights is None and preset.urls:
         raise InputNotFound(
@@ -36,7 +37,14 @@ def weights_path(preset: Preset, weights: str | Path | None = None) -> Path:
             "or, with a copy of the file at one of these addresses,\n"
             f"  roivault weights import {preset.name} FILE\n" + "\n".join(f"    {url}" for url in preset.urls)
         )
-    raise InputNotFound(f"no weights for model {preset.name!r} at {path}; give a checkpoint with --weights FILE")
+    raise InputNotFound(
+        f"no weights for model {preset.name!r} at {path}, or none that may be read; give one with --weights FILE"
+    )
+
+
+def is_readable(path: Path) -> bool:
+    """Whether it is a file that this process may read."""
+    return path.is_file() and os.access(path, os.R_OK)
 
 
 def check_weights(preset: Preset, weights: str | Path | None = None) -> None:
@@ -113,7 +121,10 @@ def matching_tensors(model: torch.nn.Module, path: Path) -> dict[str, torch.Tens
     expected = model.state_dict()
     loaded = read_checkpoint(path)
     unused = re.compile(getattr(model, "unused_tensors", "$^"))
-    translated = canonical_names(loaded, expected)
+    try:
+        translated = canonical_names(loaded, expected)
+    except WeightsError as error:
+        raise WeightsError(f"{path}: {error}") from None
     names = {name: new for name, new in translated.items() if new in expected or not unused.match(new)}
     state = {new: loaded[name] for name, new in names.items()}
     problems = [f"missing {name}" for name in expected if name not in state]

@@ -22,7 +22,7 @@ from cache import DiskError, InputNotFound, UsageError, WeightsError
 from cache.files import cache_folder
 
 from .preset import Preset, weights_folder
-from .weights import SOURCE_SHA256, file_sha256, matching_tensors, weights_sha256
+from .weights import SOURCE_SHA256, file_sha256, is_readable, matching_tensors, weights_sha256
 
 BLOCK = 1 << 20
 TIMEOUT = 30  # seconds without a byte
@@ -97,8 +97,8 @@ def import_weights(preset: Preset, file: Path, source: str = "") -> Path:
     from .networks import empty_network
 
     _refuse_unpublished(preset)
-    if not file.is_file():
-        raise InputNotFound(f"there is no file {file}")
+    if not is_readable(file):
+        raise InputNotFound(f"there is no file {file}, or none that may be read")
     digest = weights_sha256(file)
     if source:
         _refuse_change(source, digest, recorded())

@@ -127,6 +127,20 @@ def test_missing_published_weights_say_how_to_get_them(tmp_path, monkeypatch):
     assert "roivault weights fetch vg-r101" in str(caught.value) and str(tmp_path) in str(caught.value)
 
 
+def test_weights_that_may_not_be_read_are_named(small_preset, small_weights, monkeypatch):
+    monkeypatch.setattr("os.access", lambda path, mode: path != small_weights)
+    with pytest.raises(InputNotFound, match="small.safetensors, or none that may be read"):
+        weights_path(small_preset, small_weights)
+
+
+def test_two_names_of_one_tensor_are_told_with_the_file(model, small_weights, tmp_path):
+    state = load_file(small_weights)
+    state["rpn.head.cls_logits.bias"] = state["proposal_generator.rpn_head.objectness_logits.bias"].clone()
+    save_file(state, str(tmp_path / "twice.safetensors"))
+    with pytest.raises(WeightsError, match="twice.safetensors: .*objectness_logits.bias under two names"):
+        load_weights(model, tmp_path / "twice.safetensors")
+
+
 def test_missing_weights_name_the_path(small_preset, tmp_path):
     with pytest.raises(InputNotFound, match="nowhere.safetensors"):
         weights_path(small_preset, tmp_path / "nowhere.safetensors")
