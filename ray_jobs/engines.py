@@ -22,9 +22,12 @@ log = logging.getLogger("roivault")
 
 
 class Engine(Protocol):
-    """Runs the stages of a job. Nothing is loaded or started before one of `precision`, `device` or `run` is called."""
+    """Runs the stages of a job. Nothing is loaded or started before one of the methods but `close` is called."""
 
     name: str
+
+    def prepare(self) -> None:
+        """Called, perhaps often, while a listing is slow to begin: start what takes its time, save for models."""
 
     def precision(self) -> str:
         """What `auto` means where the models are."""

@@ -83,7 +83,7 @@ def _run(options: ExtractOptions, load: Load, folder: str, destination: Destinat
         Progress(tally, options.quiet),
     ):
         while not (listing.peek(0.2) or listing.exhausted or drain.requested):
-            pass
+            engine.prepare()
         if not listing.exhausted and not drain.requested:
             check_directory(Path(folder))
             if stored is None:  # `auto` is resolved once, for all who continue this store

@@ -57,6 +57,9 @@ class LocalEngine:
     def _model(self) -> Model:
         return self._load(self._choices)
 
+    def prepare(self) -> None:
+        """Nothing: whether there is need of the model is not known yet."""
+
     def precision(self) -> str:
         """What `auto` means on the device."""
         return self._model.precision

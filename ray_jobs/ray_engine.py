@@ -49,13 +49,17 @@ class RayEngine:
     def _cluster(self) -> Cluster:
         return Cluster(self._address)
 
+    def prepare(self) -> None:
+        """Connect."""
+        self.device()
+
     def precision(self) -> str:
         """What `auto` means on the device; only a model that may run in less than float32 must be asked where it is."""
-        choices = self._choices
+        choices = replace(self._choices, device=self.device())
         if choices.precision == "auto" and choices.preset.faithful:
-            on_gpu = self.device() == "cuda"
+            on_gpu = choices.device == "cuda"
             probe = ray.remote(num_gpus=int(on_gpu), num_cpus=1 - int(on_gpu))(precision_of)
-            self._choices = replace(choices, precision=ray.get(probe.remote(replace(choices, device=self.device()))))
+            self._choices = replace(choices, precision=ray.get(probe.remote(choices)))
         elif choices.precision == "auto":
             self._choices = replace(choices, precision="float32")
         return self._choices.precision
