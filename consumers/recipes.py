@@ -67,15 +67,14 @@ class Recipe:
         return max(1, -(-self.items(examples) // self.micro) * self.scheduled // self.accumulate)
 
 
-SCENES = Recipe(lr=1e-3, batch=128, epochs=10, scheduled=10, warmup=0.05, max_tokens=24)
 RECIPES = {
     "xvnli": Recipe(lr=2e-5, batch=128, accumulate=4),
     "gqa": Recipe(lr=4e-5, batch=256, accumulate=4, epochs=5, max_tokens=40, drop_last=True),
     "nlvr2": Recipe(lr=1e-5, batch=64, accumulate=2, epochs=20, drop_last=True),
     "flickr30k": Recipe(lr=2e-5, batch=64, accumulate=4, hard_negatives=True),
     "wit": Recipe(lr=2e-5, batch=64, accumulate=4, epochs=2, scheduled=2, validate_every=1000, drop_last=True),
-    "scenes": SCENES,
-    "scene-pairs": SCENES,
+    "scenes": Recipe(lr=5e-4, batch=64, epochs=8, scheduled=8, warmup=0.05, max_tokens=24),
+    "scene-pairs": Recipe(lr=5e-4, batch=64, epochs=4, scheduled=4, warmup=0.05, max_tokens=24),
 }
 SAME_AS = {"xgqa": "gqa", "marvl": "nlvr2", "xflickrco": "flickr30k", "multi30k": "flickr30k"}
 MORE_PARTS = {  # encoders that needed smaller micro-batches

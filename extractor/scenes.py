@@ -8,7 +8,7 @@ continuous, origin at the top-left corner of the image.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -275,10 +275,13 @@ def iter_scenes(count: int, seed: int = 0, start: int = 0) -> Iterator[tuple[np.
     return (make_scene(seed, index) for index in range(start, start + count))
 
 
-def write_scenes(out_dir: str | Path, count: int, seed: int = 0) -> Path:
+def write_scenes(
+    out_dir: str | Path, count: int, seed: int = 0, progress: Callable[[int], None] = lambda done: None
+) -> Path:
     """Write scenes as `000000.jpg`, ... and one JSON line each in `scenes.jsonl`, whose path is returned.
 
-    One scene is in memory at a time. Raises ValueError when `count` is below one.
+    One scene is in memory at a time; `progress` is called with how many are written. Raises ValueError when `count` is
+    below one.
     """
     if count < 1:
         raise ValueError(f"count must be at least 1, got {count}")
@@ -286,10 +289,11 @@ def write_scenes(out_dir: str | Path, count: int, seed: int = 0) -> Path:
     out.mkdir(parents=True, exist_ok=True)
     listing = out / "scenes.jsonl"
     with listing.open("w", encoding="utf-8") as lines:
-        for image, scene in iter_scenes(count, seed):
+        for done, (image, scene) in enumerate(iter_scenes(count, seed), 1):
             _, encoded = cv2.imencode(".jpg", image[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, 93])
             (out / scene["image"]).write_bytes(encoded.tobytes())
             lines.write(json.dumps(scene) + "\n")
+            progress(done)
     return listing
 
 

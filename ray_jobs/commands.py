@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -124,17 +125,42 @@ def demo(
     photos: Path = typer.Option(None, "--photos", help="A folder of your pictures; default drawn scenes."),
     count: int = typer.Option(24, "--count", min=1, help="How many scenes to draw."),
     seed: int = typer.Option(0, "--seed", min=0, help="Which scenes to draw."),
+    train: bool = typer.Option(True, "--train/--no-train", help="Go on to train a small encoder on drawn scenes."),
     as_json: bool = typer.Option(False, "--json", help="Print the summary as JSON."),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress and no summary."),
     log_file: Path = typer.Option(None, "--log-file", help="Append what goes on, each failed picture, to a file."),
 ) -> None:
-    """Pictures in, a store and a page to look at out, with the small model that comes along."""
+    """Pictures in, a store and a page to look at out, with the small model that comes along.
+
+    Then a small encoder is trained on captions about drawn scenes, from their regions, and tested on others.
+    """
     from .demo import run_demo
 
     with _logging_to(log_file):
         summary, page = run_demo(out, photos, count, seed, quiet)
-    _show(summary, as_json, quiet, page=str(page))
+        going_on = train and not photos and not summary.exit_code
+        if not as_json or not going_on:
+            _show(summary, as_json, quiet, page=str(page))
+        if going_on:
+            _train(out / "training", summary, page, as_json, quiet)
     raise typer.Exit(summary.exit_code)
+
+
+def _train(out: Path, summary: Summary, page: Path, as_json: bool, quiet: bool) -> None:
+    """The demo's second part, where what it needs is installed."""
+    from .doctor import install_hint
+
+    scores, missing = {}, [name for name in ("transformers", "tokenizers") if find_spec(name) is None]
+    if missing:
+        print(f"To go on and train an encoder: {install_hint(missing[0])}", file=sys.stderr)
+    else:
+        from .demo_training import show, train_demo
+
+        scores = train_demo(out, quiet=quiet)
+        if not as_json and not quiet:
+            show(scores)
+    if as_json:
+        print(json.dumps({**summary.as_dict(), "page": str(page), "training": scores}, indent=2))
 
 
 def _show(summary: Summary, as_json: bool, quiet: bool, **more: str) -> None:

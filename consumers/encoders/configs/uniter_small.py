@@ -9,12 +9,14 @@ CONFIG = EncoderConfig(
     image_embedding="uniter",
     tokenizer="small_tokenizer",  # is made from the words of a task: `consumers.encoders.small_tokenizer`
     vocab_size=1024,
-    layout=single_stream(3),
+    layout=single_stream(2),
     max_positions=128,
     text=WIDTH,
     image=WIDTH,
     feature_dim=384,
     pool_size=96,
     classifier_size=192,
-    init_std=0.1,
+    pool_activation="tanh",
+    fusion="sum",
+    init_std=0.15,
 )
