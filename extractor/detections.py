@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -34,9 +34,8 @@ class Detections:
 
     def cpu(self) -> Detections:
         """The same in the CPU's memory, without what only the selection needs."""
-        kept = {f.name: getattr(self, f.name) for f in fields(self)}
-        kept |= {"class_scores": None, "class_boxes": None}
-        return Detections(**{name: None if v is None else v.cpu() for name, v in kept.items()})
+        kept = replace(self, class_scores=None, class_boxes=None)
+        return Detections(*(None if v is None else v.cpu() for v in kept._values()))
 
     def __len__(self) -> int:
         return len(self.rois)

@@ -23,7 +23,10 @@ def fetch(
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress."),
     as_json: bool = _JSON,
 ) -> None:
-    """Download a detector's checkpoint, check it and keep it converted."""
+    """Download, check and keep a detector's checkpoint.
+
+    It is converted once; a download that breaks off goes on where it was.
+    """
     from .presets import get_preset
     from .weights_cache import fetch_weights
 
@@ -38,7 +41,10 @@ def import_(
     file: Path = typer.Argument(..., metavar="FILE", help="Its checkpoint, as published or converted."),
     as_json: bool = _JSON,
 ) -> None:
-    """Check a checkpoint that is already here and keep it converted, so that it need not be named again."""
+    """Check and keep a checkpoint that is already here.
+
+    It is converted once, and need not be named again.
+    """
     from .presets import get_preset
     from .weights_cache import import_weights
 
@@ -47,7 +53,7 @@ def import_(
 
 @app.command("list")
 def list_(as_json: bool = _JSON) -> None:
-    """Show which checkpoints are installed, where, and where the others come from."""
+    """Show where checkpoints are, or come from."""
     from .presets import get_preset, list_extractors
     from .weights_cache import recorded
 
