@@ -105,7 +105,7 @@ def _print_stats(found: Stats, top: int) -> None:
             regions = f" ({found.troubled_regions[name]:,} regions)" if found.troubled_regions[name] else ""
             say(f"{count:,} records {text}{regions}, such as {', '.join(map(repr, found.examples[name][:3]))}")
     for kind, count in found.unreadable.items():
-        say(f"{count:,} records could not be read: {kind}, such as {found.examples['unreadable'][0]!r}")
+        say(f"{count:,} records could not be read: {kind}, such as {found.examples[f'unreadable: {kind}'][0]!r}")
     if not found.records:
         say("no record could be looked at")
 

@@ -50,7 +50,7 @@ class Stats:
         classes, attributes: id -> number of regions that have it.
         fields, dtypes, dims: field, and dtype and dimension of the features -> number of records.
         sizes: (width, height) -> number of records, of the first MOST_SIZES sizes.
-        unreadable: why records could not be read -> how many.
+        unreadable: why records could not be read -> how many; `examples` has keys of `unreadable: WHY`.
         live: bool[d], features that are not zero everywhere.
     """
 
@@ -103,7 +103,7 @@ class Stats:
                 name: {"records": count, "regions": self.troubled_regions[name], "examples": self.examples[name]}
                 for name, count in self.troubles.items()
             },
-            "examples_unreadable": self.examples.get("unreadable", []),
+            "examples_unreadable": {kind: self.examples[f"unreadable: {kind}"] for kind in self.unreadable},
             "sizes": [{"width": w, "height": h, "records": n} for (w, h), n in self.sizes.most_common(top)],
             "classes": self.named("classes", top),
             "attributes": self.named("attributes", top),
@@ -123,7 +123,7 @@ class Stats:
         """Take in one record. `nbytes` is what it occupies; None for the sum of its arrays."""
         if isinstance(record, Problem):
             self.unreadable[record.kind] += 1
-            self._example("unreadable", record.key or record.where)
+            self._example(f"unreadable: {record.kind}", record.key or record.where)
             return
         self.records += 1
         arrays = record.arrays()

@@ -5,6 +5,7 @@ import pytest
 
 from cache import Regions, StoreWriter
 from cache.contents import HeldContents, StoreContents
+from cache.formats.base import Problem
 from cache.stats import MOST_SIZES, Stats, collect
 from tests.cache.images import WORDS, image
 
@@ -100,7 +101,15 @@ def test_corrupt_records_are_counted_and_the_rest_is_read(store):
         file.seek(offset)
         file.write(b"damage")
     stats = collect(StoreContents(store))
-    assert stats.records == 29 and stats.unreadable.total() == 1 and stats.examples["unreadable"] == ["000004"]
+    assert stats.records == 29 and stats.unreadable.total() == 1
+    assert stats.examples["unreadable: decode_error"] == ["000004"]
+
+
+def test_each_reason_has_examples_of_its_own():
+    stats = Stats("some", "butd-tsv", None, {})
+    for key, kind in (("k1", "non_finite"), ("k3", "bad_boxes")):
+        stats.add(Problem("line", "why", key, kind))
+    assert stats.to_dict(5)["examples_unreadable"] == {"non_finite": ["k1"], "bad_boxes": ["k3"]}
 
 
 def test_memory_does_not_grow_with_the_number_of_records():
