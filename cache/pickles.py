@@ -2,8 +2,8 @@
 
 No global of a pickle is ever resolved. Those that numpy's arrays, dtypes and scalars are made of are stood in for by
 the few lines below, which build arrays from their bytes; any other is refused by name, and so is writing attributes on
-what stands in. Nothing takes more memory than the bytes of the pickle account for. Pickles of Python 2 and of numpy
-before and after 2.0 are read alike.
+what stands in. Nothing takes more memory than the bytes of the pickle account for, nor will it where lists that hold
+one another are written out. Pickles of Python 2 and of numpy before and after 2.0 are read alike.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import pickle
 import re
 import struct
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -20,6 +21,7 @@ import numpy as np
 from .errors import DataError
 
 _PLAIN_DTYPE = re.compile(r"[<>|=]?([fiub][1248]|S\d+|U\d+|\?|b1)")
+_MOST_VALUES = 1 << 26  # in a list with all lists in it; arrays are not made of values
 
 
 class UnsafePickle(DataError):
@@ -48,7 +50,7 @@ def load_pickle(source: bytes | memoryview | BinaryIO, where: str = "") -> Any:
     """
     file = source if hasattr(source, "read") else io.BytesIO(source)
     try:
-        return _plain(_Unpickler(file, encoding="latin1").load(), {})
+        return _Plain()(_Unpickler(file, encoding="latin1").load())
     except UnsafePickle as error:
         raise UnsafePickle(error.name, where) from None
     except OSError:
@@ -155,19 +157,46 @@ class _Unpickler(pickle._Unpickler):  # in Python: that in C reserves what memor
     dispatch = pickle._Unpickler.dispatch | {pickle.BUILD[0]: load_build, pickle.BYTEARRAY8[0]: load_bytearray8}
 
 
-def _plain(value: Any, done: dict[int, Any]) -> Any:
-    """`value` with the arrays in place of what stands for them; what is shared stays shared.
+class _Tuple(list):
+    """Stands for a tuple while it is read: hashing tuples that hold one another would take for ever; lists refuse it."""
 
-    Args:
-        done: by id, the containers that were gone through.
-    """
-    if isinstance(value, _Array):
-        return _plain(value.value, done)
-    if not isinstance(value, (dict, list, tuple)):
-        return value
-    if id(value) not in done:
-        if isinstance(value, dict):
-            done[id(value)] = {_plain(k, done): _plain(v, done) for k, v in value.items()}
-        else:
-            done[id(value)] = type(value)(_plain(item, done) for item in value)
-    return done[id(value)]
+
+def _as_stand_in(load: Callable[[_Unpickler], None]) -> Callable[[_Unpickler], None]:
+    def load_tuple(unpickler: _Unpickler) -> None:
+        load(unpickler)
+        unpickler.stack[-1] = _Tuple(unpickler.stack[-1])
+
+    return load_tuple
+
+
+for _code in (pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3):
+    _Unpickler.dispatch[_code[0]] = _as_stand_in(_Unpickler.dispatch[_code[0]])
+
+
+class _Plain:
+    """Puts arrays and tuples in place of what stands for them; what is shared stays shared."""
+
+    def __init__(self) -> None:
+        self._done: dict[int, Any] = {}  # by the id of a container that was read
+        self._written: dict[int, int] = {}  # by the id of a list or tuple, how many values it is when written out
+
+    def __call__(self, value: Any) -> Any:
+        if isinstance(value, _Array):
+            return self(value.value)
+        if not isinstance(value, (dict, list)):
+            return value
+        if id(value) not in self._done:
+            self._done[id(value)] = self._dict(value) if isinstance(value, dict) else self._list(value)
+        return self._done[id(value)]
+
+    def _dict(self, value: dict) -> dict:
+        return {key: self(item) for key, item in value.items()}
+
+    def _list(self, value: list) -> list | tuple:
+        items = list(map(self, value))
+        result = tuple(items) if isinstance(value, _Tuple) else items
+        count = len(items) + sum(self._written.get(id(item), 0) for item in items)
+        if count > _MOST_VALUES:
+            raise ValueError(f"lists in it hold one another so often that they are {count:,} values")
+        self._written[id(result)] = count
+        return result

@@ -11,9 +11,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import lmdb
+import numpy as np
 
 from ..errors import DataError
 from ..pickles import load_pickle
@@ -92,7 +93,7 @@ def _send_about_list(txn: lmdb.Transaction, count: int, pipe: BinaryIO, where: s
         _send(pipe, REMARK, b"the list `keys` is missing: whoever wrote the file did not finish; all entries were read")
         return
     try:
-        keys = {key if isinstance(key, bytes) else str(key).encode() for key in load_pickle(bytes(listed), where)}
+        keys = set(map(_key_bytes, load_pickle(bytes(listed), where)))
     except (ValueError, TypeError) as error:
         _send(pipe, REMARK, f"the list `keys` is damaged ({error}); all entries were read".encode())
         return
@@ -102,6 +103,12 @@ def _send_about_list(txn: lmdb.Transaction, count: int, pipe: BinaryIO, where: s
     if len(keys) < count - 1:
         text = f"the list `keys` has {len(keys):,} keys, the file {count - 1:,} entries; all entries were read"
         _send(pipe, REMARK, text.encode())
+
+
+def _key_bytes(key: Any) -> bytes:
+    if not isinstance(key, (bytes, str, int, np.integer)):
+        raise TypeError(f"it lists a {type(key).__name__}")
+    return key if isinstance(key, bytes) else str(key).encode()
 
 
 def _main(path: str) -> None:

@@ -131,15 +131,39 @@ def test_a_few_bytes_take_no_memory(data):
 
 
 def test_parts_that_hold_one_another_are_read_once():
-    content = np.ones(3)
-    for _ in range(30):
-        content = [content, content]
+    content = {"a": np.ones(3)}
+    for _ in range(60):
+        content = {"a": content, "b": content}
     found = load_pickle(pickle.dumps(content))
-    assert found[0] is found[1]
+    assert found["a"] is found["b"]
+    pair = (np.ones(2), 1)
+    first, second = load_pickle(pickle.dumps([pair, pair]))
+    assert first is second and type(first) is tuple and first[0].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("make", [lambda x: [x, x], lambda x: (x, x), lambda x: [x] * 3000, lambda x: (x, [x], x)])
+def test_lists_that_are_more_than_their_bytes_are_refused(make):
+    """An array of them, their text or their hash would take all the memory, or all the time there is."""
+    content = 1.0
+    for _ in range(60):
+        content = make(content)
+    with pytest.raises(ValueError, match="hold one another"):
+        load_pickle(pickle.dumps(content))
+
+
+def test_a_circle_is_refused():
     circle = []
     circle.append(circle)
     with pytest.raises(ValueError, match="not a usable pickle"):
         load_pickle(pickle.dumps(circle))
+
+
+@pytest.mark.parametrize("build", [b"}h\x00Ns.", b"\x8f(h\x00\x90.", b"(h\x00\x91."])
+def test_tuples_are_never_hashed(build):
+    """60 of them, each twice in the next: as a key, or in a set, that would take for ever."""
+    tower = b"\x80\x04)\x94" + b"".join(b"h%ch%c\x86\x94" % (i, i) for i in range(60))
+    with pytest.raises(ValueError, match="unhashable"):
+        load_pickle(tower + build.replace(b"h\x00", b"h\x3c"))
 
 
 @pytest.mark.parametrize(

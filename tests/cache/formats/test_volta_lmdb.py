@@ -110,6 +110,8 @@ def test_records_that_attack_their_reader_are_reported_or_refused(put, tmp_path)
     memo = b"\x80\x02Nr\xff\xff\xff\x7f."  # an index whose table of lower ones would fill the memory
     report = convert(put({"a": from_h5(), "b": memo}), tmp_path / "s.roi")
     assert report.records == 1 and [(p.key, p.kind) for p in report.problems] == [("b", "decode_error")]
+    report = convert(put({"a": from_h5()}, keys=[{"a": 1}]), tmp_path / "u.roi")
+    assert report.records == 1 and "lists a dict" in str(report.remarks)
     write = b"\x80\x02c_codecs\nencode\nN}X\x0c\x00\x00\x00__defaults__X\x05\x00\x00\x00wrong\x85s\x86b."
     with pytest.raises(DataError, match="entry 'c': .*__setstate__"):
         convert(put({"c": write}), tmp_path / "t.roi")
