@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, combinations, compress, pairwise, product
+from itertools import compress, pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from .base import SPLITS, Example, Selection, Task, example
 from .files import read_json_lines
 
 LABELS = ("False", "True")
-MOST = {"thing": 6, "colour": 1, "side": 4, "both": 2}  # statements of each kind about a picture
+MOST = {"class": 4, "colour": 3, "side": 4, "both": 2}  # statements of each kind about a picture
 CLEAR = 0.75  # share of a thing that is to be seen
 EXAMPLES = [
     {
@@ -37,7 +37,7 @@ EXAMPLES = [
     )
 ]
 
-Statement = tuple[str, tuple[str, ...], tuple[str, ...]]  # kind, true captions, as many false ones
+Statement = tuple[str, str, str]  # kind, a true caption, a false one
 Words = Sequence[Sequence[str]]  # the classes that there are, and the things by colour
 
 
@@ -60,11 +60,6 @@ class Scene:
         clear = tuple(one["visible"] >= CLEAR for one in objects)
         colors, classes = (one["attributes"][0] for one in objects), (one["class"] for one in objects)
         return cls(str(record["image"]), tuple(map(str, colors)), tuple(map(str, classes)), clear)
-
-    @property
-    def pairs(self) -> tuple[tuple[str, str], ...]:
-        """(colour, class) of each thing."""
-        return tuple(zip(self.colors, self.classes, strict=True))
 
     @property
     def things(self) -> tuple[str, ...]:
@@ -123,37 +118,31 @@ def _captions(scenes: Sequence[Scene], split: str, statements: Iterable[Statemen
     said: dict[str, Example] = {}
     left = dict(MOST)
     for kind, *texts in shuffled:
-        if left[kind] and said.keys().isdisjoint(chain(*texts)):
+        if left[kind] and said.keys().isdisjoint(texts):
             left[kind] -= 1
-            for answer, those in zip(LABELS[::-1], texts, strict=True):
-                for text in those:
-                    labels = {LABELS.index(answer): 1.0}
-                    said[text] = Example(f"{stem}-{len(said)}", text, images, labels, answer, {"kind": kind})
+            for answer, text in zip(reversed(LABELS), texts, strict=True):
+                labels = {LABELS.index(answer): 1.0}
+                said[text] = Example(f"{stem}-{len(said)}", text, images, labels, answer, {"kind": kind})
     return list(said.values())
 
 
 def _of_one(scene: Scene, words: Words) -> Iterator[Statement]:
-    """All that can be said of one picture: what is there, and in which colour."""
-    for here, known in zip((scene.classes, scene.things), words, strict=True):
+    """All that can be said of one picture: what is there, and of which colour."""
+    for kind, here, known in zip(("class", "colour"), (scene.classes, scene.things), words, strict=True):
         for word, other in product(scene.clearly(here), set(known) - set(here)):
-            yield "thing", (_a(word),), (_a(other),)
-    for (color, name), (other, another) in combinations(sorted(scene.clearly(scene.pairs)), 2):
-        if {(color, another), (other, name)}.isdisjoint(scene.pairs):
-            true = _a(f"{color} {name}"), _a(f"{other} {another}")
-            yield "colour", true, (_a(f"{color} {another}"), _a(f"{other} {name}"))
+            yield kind, _a(word), _a(other)
 
 
 def _of_two(left: Scene, right: Scene) -> Iterator[Statement]:
     """All that can be said of two pictures: on which side something is, or that it is on both."""
-    for one, other, sides in ((left, right, ("left", "right")), (right, left, ("right", "left"))):
-        for color, name in one.clearly(one.pairs) - set(other.pairs):
-            true, false = (f"{_a(f'{color} {name}')} on the {side}" for side in sides)
-            yield "side", (true,), (false,)
     for here, there in ((left.classes, right.classes), (left.things, right.things)):
-        ours, theirs = left.clearly(here), right.clearly(there)
-        for words in product(ours & theirs, (ours - set(there)) | (theirs - set(here))):
-            true, false = (f"{_a(word)} on both sides" for word in words)
-            yield "both", (true,), (false,)
+        ours, theirs = left.clearly(here) - set(there), right.clearly(there) - set(here)
+        for word in ours | theirs:
+            sides = [f"{_a(word)} on the {side}" for side in ("left", "right")]
+            true, false = sides if word in ours else sides[::-1]
+            yield "side", true, false
+        for word, other in product(left.clearly(here) & right.clearly(there), ours | theirs):
+            yield "both", f"{_a(word)} on both sides", f"{_a(other)} on both sides"
 
 
 def _a(words: str) -> str:

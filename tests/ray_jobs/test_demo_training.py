@@ -40,7 +40,7 @@ def test_each_part_is_done_once(tmp_path, capsys):
     for one in found.values():
         assert one["n"] > 0 and one["n"] % 2 == 0 and 0 <= one["accuracy"] <= 100 and 0 <= one["shuffled"] <= 100
     kinds = [set(one["kinds"]) for one in found.values()]
-    assert kinds == [{"thing", "colour"}, {"side", "both"}]
+    assert kinds == [{"class", "colour"}, {"side", "both"}]
     before = made(tmp_path)
     assert len(before) >= 4 + sum(COUNTS.values())
     assert train(tmp_path) == found and made(tmp_path) == before

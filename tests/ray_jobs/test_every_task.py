@@ -2,12 +2,21 @@
 
 import json
 import math
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 import torch
 
 import roivault
+from consumers.run_log import LOG
 from consumers.tasks import Count, Selection, list_tasks, load_task
+from consumers.training import LAST
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -73,3 +82,53 @@ def test_it_is_trained_and_tested(small, tmp_path, capsys):
         scores = run(capsys, "evaluate", *data(small), *language, "--predictions", file, "--json")[1]
         name = "accuracy" if small.task.metric == "accuracy" else "ir_r1"
         assert scores[name] == result[name] and scores["n"] == result["n"]
+
+
+def weights(folder):
+    from safetensors.torch import load_file
+
+    return load_file(folder / LAST)
+
+
+@pytest.mark.slow
+def test_a_run_that_was_killed_ends_as_one_that_was_not(tmp_path, miniature, capsys):
+    small = miniature(lambda folder: load_task("scenes", folder))
+    line = finetune(small, tmp_path / "killed", "--epochs", 40, "--scheduled", 40)
+    folder = tmp_path / "killed" / "uniter-small-scenes-en"
+    process = subprocess.Popen(
+        [sys.executable, ROOT / "roivault.py", *map(str, line)],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    while not (folder / LOG).exists() or len((folder / LOG).read_text().splitlines()) < 2:
+        assert process.poll() is None, process.communicate()[0].decode()
+        time.sleep(0.01)
+    process.kill()
+    process.communicate()
+    assert not (folder / LAST).exists()
+    assert run(capsys, *line)[0] == 0
+    assert run(capsys, *finetune(small, tmp_path / "straight", "--epochs", 40, "--scheduled", 40))[0] == 0
+    straight, killed = (weights(tmp_path / name / folder.name) for name in ("straight", "killed"))
+    assert straight.keys() == killed.keys() and all(torch.equal(killed[name], w) for name, w in straight.items())
+    logs = [(tmp_path / name / folder.name / LOG).read_text() for name in ("straight", "killed")]
+    assert logs[0] == logs[1] and len(logs[0].splitlines()) == 40
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["scenes", "scene-pairs", "flickr30k"])
+def test_processes_together_do_what_one_does(name, tmp_path, miniature, capsys):
+    pytest.importorskip("ray")
+    small = miniature(lambda folder: load_task(name, folder))
+    results = []
+    for workers in (1, 2):
+        more = ("--epochs", 2, "--workers", workers)
+        code, said, err = run(capsys, *finetune(small, tmp_path / str(workers), *more))
+        assert code == 0, err
+        folder = tmp_path / str(workers) / f"uniter-small-{name}-en"
+        losses = [json.loads(text)["loss"] for text in (folder / LOG).read_text().splitlines()]
+        results.append((said["runs"][0]["result"]["updates"], losses, weights(folder)))
+    (updates, losses, alone), (others, theirs, together) = results
+    assert updates == others and len(losses) == len(theirs) == 2
+    if name != "flickr30k":  # each process draws wrong options of its own
+        assert theirs == pytest.approx(losses, rel=1e-3)
+        for key, tensor in alone.items():
+            torch.testing.assert_close(together[key], tensor, rtol=1e-2, atol=1e-3)

@@ -53,7 +53,7 @@ def test_captions_are_true_where_they_say_so(tmp_path, name):
             assert all(there(thing, row, least=0.75) for row in pictures), one
         else:
             assert not all(there(thing, row) for row in pictures), one
-    kinds = {"scenes": {"thing", "colour"}, "scene-pairs": {"side", "both"}}
+    kinds = {"scenes": {"class", "colour"}, "scene-pairs": {"side", "both"}}
     assert {one.facts["kind"] for one in found} == kinds[name]
     assert len({one.images for one in found}) > 50, "what is all hidden is not spoken of"
 
