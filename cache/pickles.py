@@ -158,7 +158,7 @@ class _Unpickler(pickle._Unpickler):  # in Python: that in C reserves what memor
 
 
 class _Tuple(list):
-    """Stands for a tuple while it is read: hashing tuples that hold one another would take for ever; lists refuse it."""
+    """Stands for a tuple while it is read: hashing tuples that hold one another takes for ever, which lists refuse."""
 
 
 def _as_stand_in(load: Callable[[_Unpickler], None]) -> Callable[[_Unpickler], None]:
