@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
 import signal
 import socket
+import sys
 import tempfile
 import threading
 import time
 from dataclasses import dataclass
+from typing import NoReturn
 
 import ray
 from ray._private import worker
@@ -107,9 +110,10 @@ class Cluster:
         on_terminate = signal.getsignal(signal.SIGTERM) if in_main else None
         try:
             ray.init(**options)
-        except (ConnectionError, RuntimeError, TimeoutError, ValueError) as error:
+        except Exception as error:  # Ray raises this very class when it cannot start
             where = f"connect to a Ray cluster at {self._address}" if self._address else "start Ray on this machine"
-            raise InfrastructureLost(f"cannot {where}: {error}") from error
+            logs = f"; its logs are in {self._folder}" if self._folder else ""
+            raise InfrastructureLost(f"cannot {where}: {str(error).rstrip('.')}{logs}") from error
         finally:
             if in_main:
                 signal.signal(signal.SIGTERM, on_terminate)  # Ray takes it over
@@ -137,8 +141,7 @@ class Cluster:
                 except OSError:
                     alive = b""
                 if not alive and not self._closed.is_set():
-                    os.write(2, f"\nError: {self._died()}\n".encode())
-                    os._exit(InfrastructureLost.exit_code)
+                    _end(self._died(), InfrastructureLost.exit_code)
 
     def _poll(self) -> None:
         begin = time.monotonic()
@@ -163,14 +166,23 @@ class Cluster:
 def _knock(address: str) -> None:
     """See whether anything answers at HOST:PORT, as Ray tries for minutes. Raises: InfrastructureLost."""
     host, colon, port = address.rpartition(":")
-    if not colon or not port.isdigit() or "://" in address:
+    if not colon or not port.isdigit():
         return
     try:
         socket.create_connection((host, int(port)), MOST_CLOSING).close()
     except OSError as error:
         raise InfrastructureLost(
-            f"nothing answers at --address {address}: {error.strerror or error}; is the head of the cluster there?"
+            f"nothing answers at {address}: {error.strerror or error}; --address or else RAY_ADDRESS says where the head "
+            "of the cluster is, and without either a job has a cluster of its own"
         ) from error
+
+
+def _end(error: str, code: int) -> NoReturn:
+    """End this process at once; what it was doing cannot be told, so it is said here what `roivault` would say."""
+    os.write(2, f"\nError: {error}\n".encode())
+    if "--json" in sys.argv:
+        os.write(1, json.dumps({"error": error, "exit_code": code}).encode() + b"\n")
+    os._exit(code)
 
 
 def _to_log(data: dict, **_: object) -> None:

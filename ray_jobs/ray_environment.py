@@ -7,6 +7,8 @@ import secrets
 import sys
 from pathlib import Path
 
+from cache import UsageError
+
 LOOPBACK = "127.0.0.1"
 
 
@@ -21,8 +23,15 @@ def prepare_environment(address: str | None) -> str | None:
 
     Returns:
         the address to connect to; None for a cluster of the job's own.
+
+    Raises: UsageError: an address at which a job cannot be, but only be seen from afar.
     """
     address = address or os.environ.get("RAY_ADDRESS") or None
+    if address and "://" in address:
+        raise UsageError(
+            f"{address} is no address of a Ray cluster for a job: on one of its machines give --address auto, such as "
+            "by `ray job submit`"
+        )
     if address == "local":
         address = None
     if "ray" in sys.modules:

@@ -154,6 +154,7 @@ def test_a_dead_cluster_ends_the_job(whole, tmp_path, contents, command, name):
     os.kill(one(relatives, name), signal.SIGKILL)
     out, err = process.communicate(timeout=200)
     assert process.returncode == 75 and "run the same line again" in err, (process.returncode, out, err)
+    assert json.loads(out)["exit_code"] == 75
     assert gone(relatives)
     finish(command, folder, tmp_path / "s.roi", expected, contents)
 

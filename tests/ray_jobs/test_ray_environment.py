@@ -3,6 +3,7 @@ import sys
 
 import pytest
 
+from cache import UsageError
 from ray_jobs.ray_environment import prepare_environment
 
 
@@ -58,3 +59,9 @@ def test_nothing_is_changed_under_a_program_that_uses_ray(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", object())
     assert prepare_environment(None) is None
     assert not [name for name in os.environ if name.startswith("RAY_")]
+
+
+@pytest.mark.parametrize("address", ["ray://head:10001", "http://head:8265"])
+def test_a_job_is_not_run_from_afar(address):
+    with pytest.raises(UsageError, match=f"{address} .*`ray job submit`"):
+        prepare_environment(address)
