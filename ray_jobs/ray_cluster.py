@@ -112,8 +112,7 @@ class Cluster:
             ray.init(**options)
         except Exception as error:  # Ray raises this very class when it cannot start
             where = f"connect to a Ray cluster at {self._address}" if self._address else "start Ray on this machine"
-            logs = f"; its logs are in {self._folder}" if self._folder else ""
-            raise InfrastructureLost(f"cannot {where}: {str(error).rstrip('.')}{logs}") from error
+            raise InfrastructureLost(f"cannot {where}: {str(error).rstrip('.')}{self._logs()}") from error
         finally:
             if in_main:
                 signal.signal(signal.SIGTERM, on_terminate)  # Ray takes it over
@@ -159,8 +158,10 @@ class Cluster:
         return f"Ray on this machine has died{self._remedy()}"
 
     def _remedy(self) -> str:
-        logs = f"; its logs are in {self._folder}" if self._folder else ""
-        return f"{logs}. What is committed is kept; run the same line again"
+        return f"{self._logs()}. What is committed is kept; run the same line again"
+
+    def _logs(self) -> str:
+        return f"; its logs are in {self._folder}" if self._folder else ""
 
 
 def _knock(address: str) -> None:
@@ -172,8 +173,8 @@ def _knock(address: str) -> None:
         socket.create_connection((host, int(port)), MOST_CLOSING).close()
     except OSError as error:
         raise InfrastructureLost(
-            f"nothing answers at {address}: {error.strerror or error}; --address or else RAY_ADDRESS says where the head "
-            "of the cluster is, and without either a job has a cluster of its own"
+            f"nothing answers at {address}: {error.strerror or error}; --address or else RAY_ADDRESS says where the "
+            "head of the cluster is, and without either a job has a cluster of its own"
         ) from error
 
 
