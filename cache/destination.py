@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,8 @@ from .remote import RemoteFolder
 from .remote_lock import RemoteLock
 from .shard import SealedShard
 from .snapshot import Snapshot, load_index
+
+_SHARD_FILE = re.compile(rf"shard-(\d+)\.(?:lmdb|idx)(?:{re.escape(TEMPORARY)})?")
 
 log = logging.getLogger("roivault")
 
@@ -95,6 +98,45 @@ class Destination:
         if manifest.sealed:
             self._lock.check()
             self._publisher.put_index(replace(manifest, shards=manifest.sealed))
+
+    def register(self, manifest: Manifest, shard: Shard) -> None:
+        """Let readers see a manifest with one shard more, which another process copied to the URL.
+
+        Raises: StoreDamaged: it is not whole there; StoreLocked, StoreUnreachable, DiskError.
+        """
+        if not self._publisher.is_whole(shard):
+            raise StoreDamaged(self.folder / shard.file, "it is not whole", "run the same line again")
+        self._lock.check()
+        self._publisher.register(manifest)
+        log.info("%s is at %s", shard.name, self.folder)
+
+    def begin(self, manifest: Manifest) -> list[int]:
+        """Register a store that may be empty yet, and `sweep`; returns the numbers of what that removed.
+
+        So shards without a manifest are never those of a job that was killed. Raises: StoreDamaged; as `register`.
+        """
+        left = self._unregistered()
+        if self._publisher.there is None and left:
+            raise StoreDamaged(
+                self.folder / next(iter(left)), "there is a shard, and no manifest", "remove it, or give another URL"
+            )
+        self._lock.check()
+        self._publisher.register(replace(manifest, shards=manifest.sealed))
+        self.sweep()
+        return list(left.values())
+
+    def sweep(self) -> None:
+        """Remove the shards at the URL that are not registered. Raises: StoreLocked, StoreUnreachable, DiskError."""
+        self._lock.check()
+        for name in self._unregistered():
+            self.folder.remove(name)
+
+    def _unregistered(self) -> dict[str, int]:
+        """Files of such shards, and the numbers of these."""
+        there = self._publisher.there
+        registered = {shard.number for shard in there.shards} if there else set()
+        found = filter(None, map(_SHARD_FILE.fullmatch, self.folder.names()))
+        return {match[0]: int(match[1]) for match in found if int(match[1]) not in registered}
 
     def _wait(self) -> None:
         upload, self._upload = self._upload, None

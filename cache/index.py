@@ -112,6 +112,10 @@ class Index:
         merged.path = indexes[0].path and indexes[0].path.parent
         return merged
 
+    def renumbered(self, number: int) -> Index:
+        """The index of a single shard, as that of shard `number`."""
+        return Index({}, {**self.columns, "shard": np.full(len(self), number, "<u4")}, self.heap)
+
     def _overridden(self) -> np.ndarray | None:
         """Which entries hold, where equal keys follow each other in the order of their shards; None for all."""
         same = self._hash[1:] == self._hash[:-1]

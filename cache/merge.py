@@ -91,7 +91,7 @@ def merge(
     manifest = common_manifest([(str(source.path), source.manifest) for source in sources])
     report = MergeReport(str(destination), [_described(source) for source in sources])
     shards = [
-        (source, shard, _renumbered(index, number))
+        (source, shard, index.renumbered(number))
         for number, (source, shard, index) in enumerate(
             (source, shard, index)
             for source in sources
@@ -184,10 +184,6 @@ def _described(source: _Source) -> dict[str, Any]:
     states = source.states
     shards = len(source.manifest.shards)
     return {"path": str(source.path), "shards": shards, "records": states.records, "failures": states.failures}
-
-
-def _renumbered(index: Index, number: int) -> Index:
-    return Index({}, {**index.columns, "shard": np.full(len(index), number, "<u4")}, index.heap)
 
 
 # -- which state holds

@@ -157,6 +157,18 @@ class RemoteFolder:
         except FileNotFoundError:
             return None
 
+    def names(self) -> list[str]:
+        """The files in it. Raises: StoreUnreachable, DiskError, UsageError."""
+
+        def look(fs: Any, path: str) -> list[str]:
+            fs.invalidate_cache()
+            return [found.rstrip("/").rpartition("/")[2] for found in fs.ls(path, detail=False)]
+
+        try:
+            return self._patiently("", look)
+        except FileNotFoundError:
+            return []
+
     # -- writing
 
     def check_writable(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from .record import decode, encode
 from .regions import FEATURE_DTYPES, Failure, Regions
 from .shard import seal
 from .snapshot import Snapshot
-from .states import FAILURE, ON_DUPLICATE, WriteResult, decide, encode_failure
+from .states import FAILURE, ON_DUPLICATE, REPLACED, WriteResult, decide, encode_failure
 
 if TYPE_CHECKING:
     from .destination import Destination
@@ -98,7 +98,11 @@ class StoreWriter:
         self._provenance = as_json("provenance", value)
 
     def write(
-        self, regions: Sequence[Regions], failures: Sequence[Failure] = (), on_duplicate: str = "error"
+        self,
+        regions: Sequence[Regions],
+        failures: Sequence[Failure] = (),
+        on_duplicate: str = "error",
+        overriding: Collection[str] = (),
     ) -> WriteResult:
         """Commit results, all or none of them, in one transaction; then seal the shard if it is full.
 
@@ -109,6 +113,8 @@ class StoreWriter:
             on_duplicate: "error" refuses the whole call; "drop" keeps the record that the store has, against a failure
                 too; "replace" lets the new state win, and marks it so that it overrides earlier shards.
 
+            overriding: keys whose new state wins over those of shards that this writer does not know.
+
         Raises:
             InvalidRegions: a value or a key that must not be stored, or a duplicate with "error".
             StoreMismatch: another feature dimension than the store's.
@@ -118,6 +124,7 @@ class StoreWriter:
         self._check_usable()
         require_one_of("on_duplicate", on_duplicate, ON_DUPLICATE)
         results, dim = self._encode(regions, failures)
+        results = [(key, flags | REPLACED * (key in overriding), value) for key, flags, value in results]
         return self._commit(results, dim, [self.provenance] if self.provenance else [], on_duplicate)
 
     def write_stored(

@@ -16,7 +16,7 @@ from cache.destination import Destination
 from cache.keys import printable
 from cache.manifest import Manifest
 from cache.opening import check_directory
-from cache.remote import is_url
+from cache.parts import Collector
 from extractor import DecodePolicy, Preset, get_preset
 from extractor.given_boxes import GivenBoxes
 from extractor.weights import check_weights, weights_path
@@ -56,9 +56,9 @@ def run_extract(options: ExtractOptions, load: Load = load_model) -> Summary:
         StoreUnreachable: it is at a URL that does not answer; what was committed stays.
         DiskError: the disk is full or failing; what was committed stays.
     """
-    if not is_url(options.output):
+    if options.url is None:
         return _run(options, load, options.output)
-    with Destination(options.output, options.work) as destination:
+    with Destination(options.url, options.work) as destination:
         return _run(options, load, str(destination.path), destination)
 
 
@@ -151,7 +151,7 @@ def _open_writer(
     folder: str, options: ExtractOptions, choices: Choices, destination: Destination | None
 ) -> StoreWriter:
     preset = choices.preset
-    return StoreWriter(
+    return (Collector if options.writers > 1 else StoreWriter)(
         folder,
         feature_dtype=choices.dtype,
         fingerprint=choices.fingerprint(),

@@ -32,7 +32,8 @@ class ExtractOptions:
     Attributes:
         source: a path, or name:path for a named source.
         output: the store's directory, or its URL.
-        work: for a URL: a folder here, for the shard that is being written and what is on its way.
+        work: for a URL, or several writers: a folder here, and on the node of each writer, for the shard that is being
+            written and what is on its way.
         model: a name of `list_extractors()`.
         weights: checkpoint in place of the model's own.
         boxes: file of boxes to describe instead of detecting, see `GivenBoxes`; an image without any fails.
@@ -40,6 +41,8 @@ class ExtractOptions:
         engine: "local" for this process, "ray" for Ray; None for Ray if there is an address or more than one GPU.
         address: of a Ray cluster, HOST:PORT or "auto" for that of this host; None for the one that RAY_ADDRESS names,
             else for one of this machine alone that ends with the job.
+        writers: processes that write the store, with Ray; more than one bring their shards to `output`, which is then
+            a URL or a folder that all nodes have.
         models_per_gpu: models that share a GPU, with Ray.
         timeout: seconds that one image may take at a stage, with Ray; see `blame.Patience`.
         device: auto, cpu, cuda or cuda:N.
@@ -69,6 +72,7 @@ class ExtractOptions:
     box_units: str | None = None
     engine: str | None = None
     address: str | None = None
+    writers: int = 1
     models_per_gpu: int = 1
     timeout: float = 60.0
     device: str = "auto"
@@ -100,7 +104,7 @@ class ExtractOptions:
             raise UsageError("--box-format and --box-units say how the file of --boxes is written; give that, too")
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise UsageError(f"--device {self.device!r} is not auto, cpu, cuda or cuda:N")
-        for name in ("limit", "threads", "models_per_gpu", "timeout"):
+        for name in ("limit", "threads", "writers", "models_per_gpu", "timeout"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise UsageError(f"--{name.replace('_', '-')} is {value}; give at least 1")
         if self.address is not None and self.engine == "local":
@@ -117,13 +121,18 @@ class ExtractOptions:
             raise UsageError("the store's name (-o) is empty")
         if name != self.output:
             raise UsageError(f"-o {name}: the name of a store must be valid unicode")
-        if is_url(name) != (self.work is not None):
-            what = f"-o {shown(name)}" if is_url(name) else f"--work {self.work}"
-            raise UsageError(f"{what}: a URL, and nothing else, needs --work DIR, a folder on a disk of this machine")
-        if is_url(name):
-            RemoteFolder(name).check_writable()
-            name = self.work
-        option = f"--work {self.work}" if self.work else f"-o {name}"
+        if (self.url is None) != (self.work is None):
+            what = f"--work {self.work}" if self.work else f"-o {shown(name)}"
+            raise UsageError(
+                f"{what}: a URL or --writers, and nothing else, needs --work DIR, a folder on a disk of this machine"
+            )
+        if self.url is not None:
+            RemoteFolder(self.url).check_writable()
+            self._check_folder(f"--work {self.work}", self.work)
+        if not is_url(name):
+            self._check_folder(f"-o {name}", name)
+
+    def _check_folder(self, option: str, name: str) -> None:
         if os.path.lexists(name) and not os.path.isdir(name):
             raise UsageError(f"{option} is a file; a store is a folder, such as photos.roi")
         from .sources import parse_spec
@@ -133,6 +142,13 @@ class ExtractOptions:
             raise UsageError(f"{option} is the folder of the images; choose another name, such as photos.roi")
         if output.startswith(source + os.sep) and not output.endswith(".roi"):
             raise UsageError(f"{option} lies in SOURCE and would be listed; let its name end in .roi")
+
+    @property
+    def url(self) -> str | None:
+        """Where sealed shards are moved to; None when the store is written in place."""
+        if is_url(self.output):
+            return self.output
+        return f"file://{os.path.abspath(self.output)}" if self.writers > 1 else None
 
     @property
     def num_threads(self) -> int:

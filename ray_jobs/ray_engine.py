@@ -11,7 +11,7 @@ from functools import cached_property
 
 import ray
 
-from cache import Failure, InfrastructureLost, Regions, UsageError
+from cache import Failure, InfrastructureLost, UsageError
 
 from .blame import Patience, Retries, Unit, Watch
 from .committer import Committer
@@ -21,6 +21,7 @@ from .ray_cluster import Cluster
 from .ray_decoding import DecodedUnit, DecodeStage
 from .ray_models import ModelStage
 from .ray_workers import Job, precision_of
+from .ray_writers import DriverWriter, WriterStage
 from .signals import Drain
 from .work import UNIT, Work
 
@@ -83,8 +84,10 @@ class RayEngine:
             run = _Run(job, self._options, self._cluster, work, committer)
             try:
                 run.until_done(self._drain)
-            finally:
-                run.close()
+            except BaseException as error:
+                run.close(keep=not isinstance(error, InfrastructureLost))
+                raise
+            run.close(keep=False)
 
     def close(self) -> None:
         """Leave the cluster, and end it if it is the job's own."""
@@ -96,22 +99,31 @@ class _Run:
     """The loop over one `Work`."""
 
     def __init__(self, job: Job, options: ExtractOptions, cluster: Cluster, work: Work, committer: Committer):
-        self._cluster, self._work, self._committer = cluster, work, committer
+        self._cluster, self._work = cluster, work
         self._retries = Retries()
         self._ready: deque[DecodedUnit] = deque()  # for a model
         self._watch = Watch(MOST_STILL_SECONDS)
         patience = Patience(options.timeout), Patience(options.timeout)
         self._decoding = DecodeStage(job.choices.policy, job.folder, self._retries, patience[0])
-        self._models = ModelStage(job, options.models_per_gpu, cluster, self._retries, patience[1], self._extracted)
+        many = options.writers > 1
+        self._writers = WriterStage(options.writers, cluster, self._retries, work) if many else DriverWriter(committer)
+        self._models = ModelStage(
+            job, options.models_per_gpu, cluster, self._retries, patience[1], self._extracted, self._writers.shares
+        )
 
     def until_done(self, drain: Drain) -> None:
         """Until nothing is left, or for a moment after the drain is requested."""
         while not self._finished():
             if drain.requested:
                 self._end_calls()
+                while not self._writers.settled():
+                    self._cluster.check()
+                    self._writers.follow()
+                    self._collect(0.2)
                 return
             self._cluster.check()
             self._models.follow()
+            self._writers.follow()
             self._feed()
             self._dispatch()
             self._collect(0.2)
@@ -124,12 +136,14 @@ class _Run:
                     "again"
                 )
 
-    def close(self) -> None:
+    def close(self, keep: bool) -> None:
+        """End all processes; with `keep`, those of writers after what they hold is in the store, if that can be."""
         self._models.close()
+        self._writers.close(keep)
 
     def _finished(self) -> bool:
         at_work = self._decoding or self._ready or self._models.busy or self._retries.waiting
-        return not at_work and self._work.exhausted
+        return not at_work and self._work.exhausted and self._writers.settled()
 
     @property
     def _decode_cpus(self) -> int:
@@ -157,17 +171,17 @@ class _Run:
             self._models.release()
         others = [decoded for decoded in self._ready if not decoded.unit.suspect]
         for waiting in (suspects, others):
-            while waiting and self._models.room(waiting[0].unit.suspect):
+            while waiting and self._writers.room() and self._models.room(waiting[0].unit.suspect):
                 decoded = waiting.pop(0)
                 self._models.submit(decoded)
                 self._ready.remove(decoded)
 
     def _collect(self, timeout: float) -> None:
         """Take what has ended, waiting for the first of it."""
-        streams, references = self._decoding.streams(), self._models.references()
-        if not (streams or references):
+        streams, references, written = self._decoding.streams(), self._models.references(), self._writers.references()
+        if not (streams or references or written):
             return
-        ray.wait([*streams, *references], timeout=timeout, fetch_local=False)
+        ray.wait([*streams, *references, *written], timeout=timeout, fetch_local=False)
         # decoded images stay where they are; results come here, and are taken when they have arrived
         for stream in _ended(streams, fetch_local=False):
             decoded = self._decoding.collect(stream)
@@ -177,6 +191,9 @@ class _Run:
                 self._failed(*decoded)
         for reference in _ended(references, fetch_local=True):
             self._models.collect(reference)
+        for reference in _ended(written, fetch_local=True):
+            self._watch.moved()
+            self._writers.collect(reference)
         self._take_failures()
 
     def _expire(self) -> None:
@@ -190,21 +207,17 @@ class _Run:
         if True in decoded.outcomes:
             self._ready.append(decoded)
         else:  # nothing for the model to do
-            self._commit(decoded, [])
+            self._writers.put(decoded.unit.tasks, decoded.outcomes, [])
 
-    def _extracted(self, decoded: DecodedUnit, results: Sequence[Regions | Failure], seconds: float) -> None:
+    def _extracted(self, decoded: DecodedUnit, results: Sequence, seconds: float) -> None:
         self._watch.moved()
-        self._work.tally.spend("model", seconds / max(1, len(self._models.devices)), len(results))
-        self._commit(decoded, results)
-
-    def _commit(self, decoded: DecodedUnit, results: Sequence[Regions | Failure]) -> None:
-        of_model = iter(results)
-        merged = [next(of_model) if outcome is True else outcome or None for outcome in decoded.outcomes]
-        self._committer.put(decoded.unit.tasks, merged)
+        images = decoded.outcomes.count(True)
+        self._work.tally.spend("model", seconds / max(1, len(self._models.devices)), images)
+        self._writers.put(decoded.unit.tasks, decoded.outcomes, results)
 
     def _failed(self, unit: Unit, failure: Failure) -> None:
         self._watch.moved()
-        self._committer.put(unit.tasks, [failure])
+        self._writers.put(unit.tasks, [failure], [])
 
     def _take_failures(self) -> None:
         for unit, failure in self._models.failures:

@@ -26,13 +26,17 @@ MOST_FAILED_STARTS = 3
 
 log = logging.getLogger("roivault")
 
-Done = Callable[[DecodedUnit, Sequence[Regions | Failure], float], None]  # the last are seconds
+# given a unit, its results, or the references to the shares of them, and the seconds that they took
+Done = Callable[[DecodedUnit, Sequence[Regions | Failure] | Sequence[ray.ObjectRef], float], None]
 
 
 @dataclass(eq=False)
 class _Call:
+    """`reference` is to the results and seconds, or, where there are `shares` of results, to the seconds alone."""
+
     decoded: DecodedUnit
     reference: ray.ObjectRef
+    shares: list[ray.ObjectRef]
 
 
 @dataclass(eq=False)
@@ -61,7 +65,8 @@ class ModelStage:
         cluster: the nodes.
         retries: is told what has to be done again.
         patience: for how long.
-        done: is given the results of each unit, and the seconds that they took.
+        done: is given the results of each unit.
+        shares: into how many shares results are split, which stay where they are; 0 for results that come here.
     """
 
     def __init__(
@@ -72,10 +77,12 @@ class ModelStage:
         retries: Retries,
         patience: Patience,
         done: Done,
+        shares: int,
     ):
         self._job = ray.put(job)
         self._on_gpu, self._threads, self._per_gpu = job.choices.device == "cuda", job.choices.threads, models_per_gpu
         self._cluster, self._retries, self._patience, self._done = cluster, retries, patience, done
+        self._shares = shares
         self._actor = ray.remote(max_restarts=0, max_task_retries=0)(ModelWorker)
         self._starting: dict[ray.ObjectRef, _Worker] = {}
         self._calls: dict[ray.ObjectRef, _Worker] = {}
@@ -148,8 +155,12 @@ class ModelStage:
         outcomes = zip(decoded.unit.tasks, decoded.outcomes, strict=True)
         items = [task.item for task, outcome in outcomes if outcome is True]
         keys, sources = [item.key for item in items], [item.source for item in items]
-        reference = worker.actor.extract.remote(decoded.images, keys, sources)
-        worker.calls.append(_Call(decoded, reference))
+        if self._shares:
+            extract = worker.actor.extract_shares.options(num_returns=self._shares + 1)
+            *shares, reference = extract.remote(decoded.images, keys, sources, self._shares)
+        else:
+            shares, reference = [], worker.actor.extract.remote(decoded.images, keys, sources)
+        worker.calls.append(_Call(decoded, reference, shares))
         self._calls[reference] = worker
 
     def collect(self, reference: ray.ObjectRef) -> None:
@@ -220,10 +231,11 @@ class ModelStage:
 
     def _finish(self, worker: _Worker, call: _Call, timeout: float | None = None) -> None:
         """Hand over the results of a call. Raises: what Ray raises, and then the call stays."""
-        results, seconds = ray.get(call.reference, timeout=timeout)
+        got = ray.get(call.reference, timeout=timeout)
+        results, seconds = (call.shares, got) if self._shares else got
         self._forget(worker, call)
         worker.since = time.monotonic()
-        self._patience.learn(seconds, len(results))
+        self._patience.learn(seconds, call.decoded.outcomes.count(True))
         self._done(call.decoded, results, seconds)
 
     def _again(self, worker: _Worker, call: _Call, reason: object) -> None:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
-from cache import Failure, Regions
+import ray
+
+from cache import DiskError, Failure, Regions
+from cache.parts import Part, PartWriter, Plan, owner_of
 from extractor.images import DecodedImage, DecodePolicy, decode
 
 from .decoding import attempt, fetch
 from .model import Choices, Load, Model, run_model
-from .work import Task
+from .work import Committed, Task, commit_results
 
 MOST_BYTES = 256 * 2**20  # of pixels in a unit, unless a single image has more
 
@@ -88,6 +94,80 @@ class ModelWorker:
         begin = time.perf_counter()
         results = run_model(self._model, images, keys, sources)
         return results, time.perf_counter() - begin
+
+    def extract_shares(
+        self, images: Sequence[DecodedImage], keys: Sequence[str], sources: Sequence[str], count: int
+    ) -> tuple:
+        """The same, with the results split into `count` shares by the owners of their keys; the seconds come last."""
+        results, seconds = self.extract(images, keys, sources)
+        shares: list[list[Regions | Failure]] = [[] for _ in range(count)]
+        for key, result in zip(keys, results, strict=True):
+            shares[owner_of(key, count)].append(result)
+        return *shares, seconds
+
+
+class Stored(NamedTuple):
+    """What became of a share of a unit, to which part it went, and whether that has ended."""
+
+    committed: Committed
+    part: int
+    ended: bool
+
+
+class WriterWorker:
+    """An actor that is one of several writers. `bring` runs beside the rest, which runs in the order of its calls."""
+
+    def __init__(self, plan: Plan, number: int, on_duplicate: str):
+        self._plan, self._number, self._on_duplicate = plan, number, on_duplicate
+
+    def store(
+        self, tasks: Sequence[Task], outcomes: Sequence[Failure | bool], results: Sequence[Regions | Failure]
+    ) -> Stored:
+        """Commit what this writer owns of a unit; `results` are those of the images that were decoded."""
+        with self._named():
+            self._writer.earlier = {task.item.key: task.before for task in tasks if task.before is not None}
+            merged = merge_results(outcomes, results)
+            committed = commit_results(self._writer, tasks, merged, self._on_duplicate)
+            part = self._writer.part
+            return Stored(committed, part, self._writer.full and self._writer.end())
+
+    def seal(self) -> Stored:
+        """End the part."""
+        with self._named():
+            part = self._writer.part
+            return Stored(Committed([], 0, 0.0), part, self._writer.end())
+
+    @ray.method(concurrency_group="bring")
+    def bring(self, part: int, number: int) -> Part:
+        """Bring the shard of a part that has ended to the URL, as shard `number`."""
+        with self._named():
+            return self._writer.bring(part, number)
+
+    def close(self) -> None:
+        """Leave nothing on this disk."""
+        self._writer.close()
+
+    @cached_property
+    def _writer(self) -> PartWriter:
+        """Not made with the actor, as Ray would hide what it raises."""
+        return PartWriter(self._plan, self._number)
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        """Say which disk it is that is full or failing."""
+        try:
+            yield
+        except DiskError as error:
+            host = socket.gethostname()
+            raise DiskError(f"writer {self._number}, process {os.getpid()} on {host}: {error}") from error
+
+
+def merge_results(
+    outcomes: Sequence[Failure | bool], results: Sequence[Regions | Failure]
+) -> list[Regions | Failure | None]:
+    """The result of each task of a unit, from what decoding and then the model came to, see `Decoded`."""
+    of_model = iter(results)
+    return [next(of_model) if outcome is True else outcome or None for outcome in outcomes]
 
 
 def precision_of(choices: Choices) -> str:

@@ -36,3 +36,11 @@ class Samples:
         shown = self.failures.setdefault(failure.kind, [])
         if len(shown) < FAILURES_SHOWN:
             shown.append((failure, item))
+
+    def forget(self, item: Item) -> None:
+        """An input has neither any more."""
+        self.records = [kept for kept in self.records if kept is not item]
+        for kind, shown in list(self.failures.items()):
+            self.failures[kind] = [(failure, failed) for failure, failed in shown if failed is not item]
+            if not self.failures[kind]:
+                del self.failures[kind]

@@ -85,6 +85,15 @@ class Tally:
         if len(self.examples) < MOST_EXAMPLES:
             self.examples.append(failure)
 
+    def forget(self, item: Item, failure: Failure | None) -> None:
+        """Take back what `keep`, or `fail`, counted."""
+        if failure is None:
+            self.records -= 1
+        else:
+            self.failures -= Counter([failure.kind])  # none of a kind leaves no such kind
+            self.examples = [example for example in self.examples if example != failure]
+        self.samples.forget(item)
+
     def spend(self, stage: str, seconds: float, images: int) -> None:
         self.seconds[stage] += seconds
         self.images[stage] += images

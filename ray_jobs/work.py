@@ -8,8 +8,10 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
-from cache import CorruptRecord, Failure, Regions, StoreWriter
+from cache import CorruptRecord, Failure, Regions, StoreWriter, WriteResult
+from cache.parts import Collector
 
 from .listing import Chunk, Listing
 from .sources import Item
@@ -35,6 +37,31 @@ class Task:
     @property
     def refreshes(self) -> bool:
         return self.before == "record"
+
+
+class Outcome(NamedTuple):
+    """What became of a task: the `failure` that the store has now, if it is one; how many `regions`, if a record came
+    from it; whether a result came from it at all (`changed`), or its record stays as it was."""
+
+    failure: Failure | None
+    regions: int | None
+    changed: bool
+
+
+class Committed(NamedTuple):
+    """What became of tasks in one transaction, the bytes of the values stored, and the seconds that it took."""
+
+    outcomes: list[Outcome]
+    nbytes: int
+    seconds: float
+
+
+class Writer(Protocol):
+    """What results are committed to."""
+
+    def write(self, regions: Sequence[Regions], failures: Sequence[Failure], on_duplicate: str) -> WriteResult: ...
+
+    def states(self, keys: Sequence[str]) -> list[None | str | Failure]: ...
 
 
 class Work:
@@ -66,6 +93,17 @@ class Work:
         self._store = threading.Lock()  # of the writer and the counts
 
     @property
+    def on_duplicate(self) -> str:
+        """What the store does with a result whose key has a record."""
+        return "replace" if self._refresh_changed else "drop"
+
+    @property
+    def collector(self) -> Collector:
+        """The store, where several writers make its shards."""
+        assert isinstance(self._writer, Collector)
+        return self._writer
+
+    @property
     def exhausted(self) -> bool:
         """Whether everything has been handed out."""
         return self._listing.exhausted and not self._ready
@@ -87,22 +125,18 @@ class Work:
         A record whose image cannot be read any more is kept: nothing says that the image changed.
         """
         with self._store:
-            self._commit(tasks, results)
+            self.count(tasks, commit_results(self._writer, tasks, results, self.on_duplicate))
 
-    def _commit(self, tasks: Sequence[Task], results: Sequence[Regions | Failure | None]) -> None:
-        begin = time.perf_counter()
-        results = [
-            None if task.refreshes and _unread(result) else result for task, result in zip(tasks, results, strict=True)
-        ]
-        regions = [result for result in results if isinstance(result, Regions)]
-        failures = [result for result in results if isinstance(result, Failure)]
-        if regions or failures:
-            on_duplicate = "replace" if self._refresh_changed else "drop"
-            self.tally.nbytes += self._writer.write(regions, failures, on_duplicate).nbytes
-        states = self._writer.states([task.item.key for task in tasks])
-        for task, result, state in zip(tasks, results, states, strict=True):
-            self._count(task, result, state)
-        self.tally.spend("write", time.perf_counter() - begin, len(tasks))
+    def count(self, tasks: Sequence[Task], committed: Committed) -> None:
+        """Take into account what became of tasks."""
+        for task, outcome in zip(tasks, committed.outcomes, strict=True):
+            self._count(task, outcome)
+        self.tally.nbytes += committed.nbytes
+        self.tally.spend("write", committed.seconds, len(tasks))
+
+    def take_back(self, task: Task, outcome: Outcome) -> None:
+        """What was committed is lost: the opposite of `count`, for one task."""
+        self._count(task, outcome, -1)
 
     def _check(self, chunk: Chunk) -> None:
         begin = time.perf_counter()
@@ -129,23 +163,47 @@ class Work:
             log.warning("%s", error)
             return None
 
-    def _count(self, task: Task, result: Regions | Failure | None, state: str | Failure | None) -> None:
+    def _count(self, task: Task, outcome: Outcome, by: int = 1) -> None:
         tally = self.tally
-        tally.retried += isinstance(task.before, Failure)
-        tally.refreshed += task.refreshes and result is not None
-        if isinstance(state, Failure):
-            self._fail(state, task.item)
-            return
-        tally.keep(task.item)
-        if isinstance(result, Regions):
-            tally.new += not task.refreshes
-            tally.regions += result.num_regions
+        tally.retried += by * isinstance(task.before, Failure)
+        tally.refreshed += by * (task.refreshes and outcome.changed)
+        if by < 0:
+            tally.forget(task.item, outcome.failure)
+        elif outcome.failure is not None:
+            self._fail(outcome.failure, task.item)
         else:
-            tally.already += 1
+            tally.keep(task.item)
+        if outcome.regions is not None:
+            tally.new += by * (not task.refreshes)
+            tally.regions += by * outcome.regions
+        elif outcome.failure is None:
+            tally.already += by
 
     def _fail(self, failure: Failure, item: Item) -> None:
         self.tally.fail(failure, item)
         log.warning("%s: %s (key %s): %s", failure.kind, failure.source, failure.key, failure.message)
+
+
+def commit_results(
+    writer: Writer, tasks: Sequence[Task], results: Sequence[Regions | Failure | None], on_duplicate: str
+) -> Committed:
+    """Commit the results of tasks, see `Work.commit`."""
+    begin = time.perf_counter()
+    results = [
+        None if task.refreshes and _unread(result) else result for task, result in zip(tasks, results, strict=True)
+    ]
+    regions = [result for result in results if isinstance(result, Regions)]
+    failures = [result for result in results if isinstance(result, Failure)]
+    nbytes = writer.write(regions, failures, on_duplicate).nbytes if regions or failures else 0
+    states = writer.states([task.item.key for task in tasks])
+    outcomes = [_outcome(result, state) for result, state in zip(results, states, strict=True)]
+    return Committed(outcomes, nbytes, time.perf_counter() - begin)
+
+
+def _outcome(result: Regions | Failure | None, state: None | str | Failure) -> Outcome:
+    if isinstance(state, Failure):
+        return Outcome(state, None, result is not None)
+    return Outcome(None, result.num_regions if isinstance(result, Regions) else None, result is not None)
 
 
 def _unread(result: Regions | Failure | None) -> bool:

@@ -100,12 +100,13 @@ def test_interrupted(command, photos, url, tmp_path, whole):
     assert len(command.seen()) == 60 and whole(folder, url)
 
 
-@pytest.mark.parametrize("output, work", [
-    ("s3://bucket/s.roi", None), ("s.roi", "work"), ("https://host/s.roi", "work"), ("s3://bucket/*.roi", "work"),
+@pytest.mark.parametrize("output, work, writers", [
+    ("s3://bucket/s.roi", None, 1), ("s.roi", "work", 1), ("https://host/s.roi", "work", 1),
+    ("s3://bucket/*.roi", "work", 1), ("s.roi", None, 2), ("s3://bucket/s.roi", None, 2),
 ])  # fmt: skip
-def test_wrong_options(output, work):
+def test_wrong_options(output, work, writers):
     with pytest.raises(UsageError):
-        ExtractOptions(source="photos", output=output, model="demo", work=work)
+        ExtractOptions(source="photos", output=output, model="demo", work=work, writers=writers)
 
 
 def test_no_secret_is_written_or_said(command, photos, tmp_path):

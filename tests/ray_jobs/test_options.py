@@ -44,6 +44,7 @@ def test_wrong_allowances(text):
         ("key", "hash"),
         ("limit", 0),
         ("threads", 0),
+        ("writers", 0),
         ("shard_size", "big"),
         ("max_failures", "x"),
     ],

@@ -32,3 +32,12 @@ def test_the_first_failures_of_each_kind_are_shown():
         "empty": [str(n) for n in range(0, 2 * FAILURES_SHOWN, 2)],
         "truncated": [str(n) for n in range(1, 2 * FAILURES_SHOWN, 2)],
     }
+
+
+def test_what_was_lost_is_shown_no_more():
+    samples, record, failed = Samples(), item("record"), item("failed")
+    samples.keep(record)
+    samples.fail(Failure("failed", "empty", "why"), failed)
+    samples.forget(record)
+    samples.forget(failed)
+    assert not samples.records and not samples.failures

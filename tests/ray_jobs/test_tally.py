@@ -64,3 +64,13 @@ def test_summary_for_people():
     counts.fail(Failure("k", "empty", "why", "/photos/\x1b[31mred\n.jpg"), item("k"))
     assert "\x1b" not in summary(counts).text() and r"\n.jpg" in summary(counts).text()
     assert "images/s" not in summary(tally(1, 1), device=None).text()
+
+
+def test_what_was_lost_counts_no_more():
+    counts, failure = Tally(), Failure("k", "empty", "why")
+    counts.keep(item("record"))
+    counts.fail(failure, item("k"))
+    counts.forget(item("record"), None)
+    assert (counts.records, counts.failed, counts.examples) == (0, 1, [failure])
+    counts.forget(item("k"), failure)
+    assert (counts.done, dict(counts.failures), counts.examples) == (0, {}, [])
