@@ -49,8 +49,13 @@ class Recipe:
         for name in ("batch", "accumulate", "epochs", "scheduled", "max_tokens", "validate_every", "dev_items"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise UsageError(f"{name} must be at least 1, not {value}")
-        if self.lr <= 0 or not 0 <= self.warmup <= 1 or self.weight_decay < 0 or self.clip <= 0:
-            raise UsageError(f"lr, warmup, weight decay and clip make no sense together: {self}")
+        for name in ("lr", "clip"):
+            if not getattr(self, name) > 0:
+                raise UsageError(f"{name} must be above 0, not {getattr(self, name)}")
+        if not 0 <= self.warmup <= 1 or not self.weight_decay >= 0:
+            raise UsageError(
+                f"warmup must be from 0 to 1 and weight decay at least 0, not {self.warmup} and {self.weight_decay}"
+            )
         if self.batch % self.accumulate:
             raise UsageError(f"a batch of {self.batch} cannot be made of {self.accumulate} equal parts")
 
@@ -73,7 +78,7 @@ RECIPES = {
     "nlvr2": Recipe(lr=1e-5, batch=64, accumulate=2, epochs=20, drop_last=True),
     "flickr30k": Recipe(lr=2e-5, batch=64, accumulate=4, hard_negatives=True),
     "wit": Recipe(lr=2e-5, batch=64, accumulate=4, epochs=2, scheduled=2, validate_every=1000, drop_last=True),
-    "scenes": Recipe(lr=5e-4, batch=64, epochs=8, scheduled=8, warmup=0.05, max_tokens=24),
+    "scenes": Recipe(lr=5e-4, batch=64, epochs=6, scheduled=6, warmup=0.05, max_tokens=24),
     "scene-pairs": Recipe(lr=5e-4, batch=64, epochs=4, scheduled=4, warmup=0.05, max_tokens=24),
 }
 SAME_AS = {"xgqa": "gqa", "marvl": "nlvr2", "xflickrco": "flickr30k", "multi30k": "flickr30k"}

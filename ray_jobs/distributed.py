@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,8 @@ from .ray_environment import prepare_environment
 
 if TYPE_CHECKING:
     from consumers.runs import FinetuneRun
+
+RESULT = "result.json"
 
 
 def finetune_together(
@@ -42,6 +45,8 @@ def finetune_together(
 
         gpus = sum(node.gpus for node in cluster.nodes) > 0 and run.device != "cpu"
         folder = os.path.abspath(out)
+        result = Path(folder, RESULT)
+        result.unlink(missing_ok=True)
         trainer = TorchTrainer(
             _work,
             train_loop_config={"run": run, "folder": folder, "here": os.getcwd(), "wandb": wandb},
@@ -49,7 +54,8 @@ def finetune_together(
             run_config=ray.train.RunConfig(storage_path=os.path.join(folder, "ray")),
         )
         try:
-            return trainer.fit().metrics
+            trainer.fit()
+            return json.loads(result.read_text("utf-8"))
         except Exception as error:
             cause = _deliberate(error)
             if cause is not None:
@@ -60,14 +66,16 @@ def finetune_together(
 
 
 def _work(config: dict[str, Any]) -> None:
-    """In each worker, where Ray Train has set up torch.distributed."""
+    """In each worker, where Ray Train has set up torch.distributed. The first one leaves the result: what is reported
+    without a checkpoint does not reach the driver."""
     import ray.train
 
     from consumers import runs
 
     os.chdir(config["here"])
     result = runs.finetune(config["run"], config["folder"], wandb=config["wandb"])
-    ray.train.report(result)
+    if ray.train.get_context().get_world_rank() == 0:
+        runs.write_json(Path(config["folder"], RESULT), result)
 
 
 def _deliberate(error: BaseException | None) -> BaseException | None:
