@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import logging
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from cache import DiskError, UsageError
+from cache import UsageError
 from cache.output import say
 
 from .options import (
@@ -78,7 +76,6 @@ def extract(
     ),
     as_json: bool = typer.Option(False, "--json", help="Print the summary as JSON."),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress and no summary."),
-    log_file: Path = typer.Option(None, "--log-file", help="Append what goes on, each failed picture, to a file."),
 ) -> None:
     """Extract the regions of pictures into a store; the same line again continues it."""
     if len(source) > 1:
@@ -116,8 +113,7 @@ def extract(
     )
     from .extract import run_extract
 
-    with _logging_to(log_file):
-        summary = run_extract(options)
+    summary = run_extract(options)
     _show(summary, as_json, quiet)
     raise typer.Exit(summary.exit_code)
 
@@ -130,7 +126,6 @@ def demo(
     train: bool = typer.Option(True, "--train/--no-train", help="Go on to train a small encoder on drawn scenes."),
     as_json: bool = typer.Option(False, "--json", help="Print the summary as JSON."),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress and no summary."),
-    log_file: Path = typer.Option(None, "--log-file", help="Append what goes on, each failed picture, to a file."),
 ) -> None:
     """Pictures in, a store and a page to look at out, with the small model that comes along.
 
@@ -138,13 +133,12 @@ def demo(
     """
     from .demo import run_demo
 
-    with _logging_to(log_file):
-        summary, page = run_demo(out, photos, count, seed, quiet)
-        going_on = train and not photos and not summary.exit_code
-        if not as_json or not going_on:
-            _show(summary, as_json, quiet, page=str(page))
-        if going_on:
-            _train(out / "training", summary, page, as_json, quiet)
+    summary, page = run_demo(out, photos, count, seed, quiet)
+    going_on = train and not photos and not summary.exit_code
+    if not as_json or not going_on:
+        _show(summary, as_json, quiet, page=str(page))
+    if going_on:
+        _train(out / "training", summary, page, as_json, quiet)
     raise typer.Exit(summary.exit_code)
 
 
@@ -173,24 +167,3 @@ def _show(summary: Summary, as_json: bool, quiet: bool, **more: str) -> None:
             say(line)
     elif summary.exit_code:
         print(summary.verdict, file=sys.stderr)
-
-
-@contextmanager
-def _logging_to(path: Path | None) -> Iterator[None]:
-    """Append the log of the job to a file. Raises: DiskError."""
-    if path is None:
-        yield
-        return
-    try:
-        handler = logging.FileHandler(path, encoding="utf-8")
-    except OSError as error:
-        raise DiskError(f"--log-file {path} cannot be written: {error.strerror}") from error
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    log = logging.getLogger("roivault")
-    log.setLevel(logging.INFO)
-    log.addHandler(handler)
-    try:
-        yield
-    finally:
-        log.removeHandler(handler)
-        handler.close()
