@@ -78,8 +78,8 @@ RECIPES = {
     "nlvr2": Recipe(lr=1e-5, batch=64, accumulate=2, epochs=20, drop_last=True),
     "flickr30k": Recipe(lr=2e-5, batch=64, accumulate=4, hard_negatives=True),
     "wit": Recipe(lr=2e-5, batch=64, accumulate=4, epochs=2, scheduled=2, validate_every=1000, drop_last=True),
-    "scenes": Recipe(lr=5e-4, batch=64, epochs=6, scheduled=6, warmup=0.05, max_tokens=24),
-    "scene-pairs": Recipe(lr=5e-4, batch=64, epochs=4, scheduled=4, warmup=0.05, max_tokens=24),
+    "scenes": Recipe(lr=5e-4, batch=64, epochs=5, scheduled=5, warmup=0.05, max_tokens=24),
+    "scene-pairs": Recipe(lr=5e-4, batch=64, epochs=2, scheduled=2, warmup=0.05, max_tokens=24),
 }
 SAME_AS = {"xgqa": "gqa", "marvl": "nlvr2", "xflickrco": "flickr30k", "multi30k": "flickr30k"}
 MORE_PARTS = {  # encoders that needed smaller micro-batches

@@ -7,7 +7,7 @@ WIDTH = StreamConfig(hidden=96, heads=4, ffn=384, dropout=0.0, attention_dropout
 CONFIG = EncoderConfig(
     name="uniter-small",
     image_embedding="uniter",
-    tokenizer="small_tokenizer",  # is made from the words of a task: `consumers.encoders.small_tokenizer`
+    tokenizer="the demo (demo/training/tokenizer)",  # made from the words of the tasks by small_tokenizer.py
     vocab_size=1024,
     layout=single_stream(2),
     max_positions=128,

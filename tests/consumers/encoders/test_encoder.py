@@ -160,6 +160,7 @@ def test_what_is_exported_comes_back(name, small_encoder, inputs):
         "pad_token_id": encoder.config.pad_id,
         "num_attention_heads": encoder.config.text.heads,
         "v_num_attention_heads": encoder.config.image.heads,
+        "fusion_act": encoder.config.pool_activation,
         "fusion_method": encoder.config.fusion,
         "layer_norm_eps": encoder.config.norm_eps,
         **sublayer_lists(encoder.config.layout),
