@@ -28,7 +28,8 @@ def check_wandb(project: str | None) -> None:
 
 
 class RunLog:
-    """
+    """A context manager, at whose end all is on the disk.
+
     Args:
         folder: of the run; its name is the run's.
         done: updates that the run's state knows of.
@@ -69,7 +70,10 @@ class RunLog:
         if self._events:
             self._events.flush()
 
-    def close(self) -> None:
+    def __enter__(self) -> RunLog:
+        return self
+
+    def __exit__(self, *error: object) -> None:
         if self._events:
             self._events.close()
         if self._wandb:

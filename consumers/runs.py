@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import xxhash
 
-from cache import UsageError, open_store
+from cache import DataError, UsageError, open_store
 
 from .data import TaskData
 from .encoders import Encoder, load_encoder, load_tokenizer
@@ -256,7 +256,7 @@ def finetune(
         stop: asked after every update; the run can be continued.
         wandb: project of Weights & Biases that is told of the run.
 
-    Raises: as `Setting.data`, `Setting.build` and `Trainer`.
+    Raises: as `Setting.data`, `Setting.build` and `Trainer`; DataError: no row has a label.
     """
     recipe = run.resolved
     task = run.load_task()
@@ -264,6 +264,7 @@ def finetune(
     encoder = run.build(task)
     data = run.data(encoder, task, run.train_selection, recipe.max_tokens)
     dev = run.data(encoder, task, run.dev_selection, recipe.max_tokens, most=recipe.dev_items)
+    notes = [*data.notes, *_oddities(task, data)]
     hard = task.metric == "recall" and recipe.hard_negatives and len(data.keys) > 1
     objective = objective_of(task, encoder.config, HardNegatives(data) if hard else None)
     facts = {**asdict(replace(run, recipe=None, device="auto")), "weights": checkpoint_identity(run.checkpoint)}
@@ -274,9 +275,21 @@ def finetune(
     progress = trainer.run(stop)
     return {
         "finished": progress.epoch >= recipe.epochs, "updates": progress.updates, "dev": progress.best,
-        "best_update": progress.best_update, "weights": str(Path(folder) / BEST), "notes": data.notes,
+        "best_update": progress.best_update, "weights": str(Path(folder) / BEST), "notes": notes,
         "key_forms": data.forms,
     }  # fmt: skip
+
+
+def _oddities(task: Task, data: TaskData) -> list[str]:
+    """What is unusual about examples to train on. Raises: DataError: none of them has a label."""
+    blank = sum(not example.text.strip() for example in data.examples)
+    notes = [f"{blank:,} of {len(data):,} texts to train on are blank"] if blank else []
+    unlabelled = sum(not example.labels for example in data.examples) if task.metric == "accuracy" else 0
+    if unlabelled == len(data):
+        raise DataError(f"none of the {unlabelled:,} rows to train on has a label that {task.name} knows")
+    if unlabelled:
+        notes.append(f"{unlabelled:,} of {len(data):,} rows to train on have no label, or none that {task.name} knows")
+    return notes
 
 
 def write_json(path: Path, value: Any) -> None:

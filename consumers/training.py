@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from cache import DataError, StoreMismatch
+from cache.files import disk_errors
 
 from .data import Inputs, TaskData
 from .encoders import Encoder, save_encoder
@@ -147,7 +148,7 @@ class Trainer:
         self.save_every, self._report = save_every, report or (lambda progress, scores: None)
         self.ranks = Ranks.here()
         self.progress = Progress()
-        self.facts = json.loads(json.dumps({"recipe": asdict(recipe), "examples": len(data), **(facts or {})}))
+        self.facts = json.loads(json.dumps({**(facts or {}), "recipe": asdict(recipe), "examples": len(data)}))
         torch.manual_seed(recipe.seed + self.ranks.rank)
         self.scorer: nn.Module = Scorer(encoder.to(self.device), head)
         if self.ranks.count > 1:
@@ -165,8 +166,15 @@ class Trainer:
     def run(self, stop: Callable[[], bool] = lambda: False) -> Progress:
         """Train to the end, or until `stop` says so, which is asked after every update and leaves the state on disk.
 
-        Raises: DataError: the loss is not finite.
+        Raises:
+            DataError: the loss is not finite.
+            DiskError: what is to be kept cannot be written; the state before is intact.
         """
+        with disk_errors(self.folder), self._log or nullcontext():
+            self._run(stop)
+        return self.progress
+
+    def _run(self, stop: Callable[[], bool]) -> None:
         recipe, progress = self.recipe, self.progress
         while progress.epoch < recipe.epochs:
             self.scorer.train()
@@ -183,15 +191,9 @@ class Trainer:
                     self._report(progress, None)
                     if stop():
                         self._save()
-                        return self._ended()
+                        return
         if self.ranks.rank == 0:
             save_encoder(self.encoder, self.folder / LAST)
-        return self._ended()
-
-    def _ended(self) -> Progress:
-        if self._log:
-            self._log.close()
-        return self.progress
 
     def _updates(self, reader: ThreadPoolExecutor) -> Iterator[list[tuple[Inputs, Tensor]]]:
         """The micro-batches of each update of the rest of this epoch; the next ones are read meanwhile."""
@@ -311,10 +313,16 @@ class Trainer:
             "generators": gathered,
         }
         partial = self.folder / f"{STATE}.partial"
-        torch.save(state, partial)
-        with open(partial, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(partial, self.folder / STATE)
+        try:
+            with open(partial, "wb") as file:
+                torch.save(state, file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, self.folder / STATE)
+        except BaseException as error:
+            partial.unlink(missing_ok=True)
+            hidden = error.__context__  # behind an error of torch's own
+            raise hidden if isinstance(hidden, OSError) else error from None
 
     def _load(self) -> None:
         """Continue where the folder's state ends. Raises: StoreMismatch, DataError."""

@@ -15,7 +15,7 @@ from cache import UsageError
 from cache.output import say, table
 from consumers.results import Row, Table
 
-from .fan_out import fan_out
+from .fan_out import exit_code, fan_out, show_failures
 from .signals import INTERRUPTED, Drain
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def evaluate(
     _print_rows(rows, as_json)
     if len(rows) < len(runs):
         raise typer.Exit(INTERRUPTED)
-    raise typer.Exit(65 if any(row["status"] == "failed" for row in rows) else 0)
+    raise typer.Exit(exit_code(rows))
 
 
 class Evaluation:
@@ -176,8 +176,9 @@ def _print_rows(rows: list[Row], as_json: bool) -> None:
     for row in rows:
         run, result = row["run"], row.get("result", {})
         score = result.get("accuracy", result.get("ir_r1"))
-        text = row["error"] if row["status"] == "failed" else f"{score:.2f}"
+        text = f"{score:.2f}" if row["status"] == "done" else "failed"
         back = f"{result['tr_r1']:.2f}" if "tr_r1" in result else ""
         setup = f"{run['setup']} {run.get('shots') or ''}".rstrip()
         shown.append((run["encoder"], run["task"], run["language"], setup, text, back, result.get("n", "")))
     table(("encoder", "task", "language", "set-up", "accuracy or IR@1", "TR@1", "n"), shown)
+    show_failures(rows)

@@ -6,12 +6,15 @@ A run whose row says that it is done is not repeated; one that failed is tried a
 from __future__ import annotations
 
 import logging
+import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
-from cache import InfrastructureLost, RoivaultError
+from cache import DataError, InfrastructureLost, RoivaultError, UsageError
 from consumers.results import Row, Table
 
 MOST_TRIES = 3  # of a run whose worker or node was lost
@@ -45,13 +48,37 @@ def fan_out(
 
     Returns: the rows of all runs that have one, in the order of `runs`.
 
-    Raises: InfrastructureLost: the cluster is gone.
+    Raises:
+        UsageError, OSError: the table's folder cannot be made or written to; told before anything is done.
+        InfrastructureLost: the cluster is gone.
     """
+    _prepare(table.path.parent)
     left = [run for run in runs if not table.is_done(run)]
     results = _on_ray(left, work, address, gpus, cpus, stop) if ray or address else _here(left, work, stop)
     for run, status, facts in results:
         report(table.add(run, status, **facts))
     return [row for run in runs if (row := table.of(run))]
+
+
+def exit_code(rows: Sequence[Row]) -> int:
+    """Of a command whose runs have these rows: what all failures share, else that of bad data; 0 without any."""
+    codes = {row["exit_code"] for row in rows if row["status"] == "failed"}
+    return codes.pop() if len(codes) == 1 else DataError.exit_code if codes else 0
+
+
+def show_failures(rows: Sequence[Row]) -> None:
+    """Print to stderr why runs failed, what many share once."""
+    for error in dict.fromkeys(row["error"] for row in rows if row["status"] == "failed"):
+        print(f"Error: {error}", file=sys.stderr)
+
+
+def _prepare(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, FileNotFoundError, NotADirectoryError) as error:
+        raise UsageError(f"{folder} is no folder, and none can be made there") from error
+    with tempfile.TemporaryFile(dir=folder):
+        pass
 
 
 def _attempt(work: Work, run: Any) -> tuple[str, dict[str, Any]]:

@@ -16,14 +16,14 @@ from cache import UsageError
 from cache.output import say, table
 from consumers.results import Row, Table
 
-from .fan_out import fan_out
+from .fan_out import exit_code, fan_out, show_failures
 from .signals import INTERRUPTED, Drain
 
 if TYPE_CHECKING:
     from consumers.runs import FinetuneRun
 
 TABLE = "runs.jsonl"
-GRIDS = ("fewshot",)
+GRIDS = ("fewshot", "manyshot")
 RECIPE_OPTIONS = (
     "lr", "batch", "accumulate", "epochs", "scheduled", "warmup", "weight_decay", "clip", "max_tokens",
     "validate_every", "dev_items", "hard_negatives", "drop_last", "seed",
@@ -46,7 +46,7 @@ def finetune(
     shots: str = typer.Option(None, "--shots", metavar="N", help="Train on a few-shot set."),
     translated: bool = typer.Option(False, "--translated", help="Train on texts translated into the language."),
     dev: str = typer.Option(None, "--dev", metavar="english|target|translated", help="What chooses the best weights."),
-    grid: str = typer.Option(None, "--grid", metavar="fewshot", help="Languages x shots x learning rates."),
+    grid: str = typer.Option(None, "--grid", metavar="|".join(GRIDS), help="Languages x shots x learning rates."),
     lr: float = typer.Option(None, "--lr", help="Learning rate; default as published, like all below."),
     batch: int = typer.Option(None, "--batch", min=1, help="Items of an update."),
     accumulate: int = typer.Option(None, "--accumulate", min=1, help="Parts of an update that are computed apart."),
@@ -93,7 +93,7 @@ def finetune(
         encoder, init and str(init), task, tuple(store), str(annotations), language, tokenizer, legacy, device,
         precision, shots, translated, dev,
     )  # fmt: skip
-    runs = [with_recipe(run, changes) for run in (_grid(base) if grid else [base])]
+    runs = [with_recipe(run, changes) for run in (_grid(base, grid == "manyshot") if grid else [base])]
     for run in runs:
         check(run)
     if workers > 1 and grid:
@@ -107,9 +107,7 @@ def finetune(
         )  # fmt: skip
     done = [row for row in rows if row["status"] == "done"]
     _print(rows, best_rates(done) if grid else [], as_json)
-    if drain.requested:
-        raise typer.Exit(INTERRUPTED)
-    raise typer.Exit(65 if len(done) < len(runs) else 0)
+    raise typer.Exit(INTERRUPTED if len(rows) < len(runs) else exit_code(rows))
 
 
 def with_recipe(run: FinetuneRun, changes: dict[str, Any]) -> FinetuneRun:
@@ -117,19 +115,23 @@ def with_recipe(run: FinetuneRun, changes: dict[str, Any]) -> FinetuneRun:
     return replace(run, recipe=replace(run.resolved, **{k: v for k, v in changes.items() if v is not None}))
 
 
-def _grid(base: FinetuneRun) -> list[FinetuneRun]:
-    """Every few-shot set of the task's languages with each published learning rate. Raises: UsageError."""
+def _grid(base: FinetuneRun, many: bool) -> list[FinetuneRun]:
+    """Every few-shot set of the task's languages, or those of many shots, with each published learning rate.
+
+    Raises: UsageError.
+    """
     from consumers.recipes import FEW_SHOT_RATES
 
-    sets = [one for one in base.load_task().counts if one.split == "train" and one.shots]
-    languages = {one.language for one in sets if base.language == "all" or one.language == base.language}
-    if not languages:
-        raise UsageError(f"{base.task} has no few-shot sets in {base.language!r}")
+    task = base.load_task()
+    sets = [one for one in task.counts if one.shots and (one.shots in task.many_shots) == many]
     found = []
     for one in sets:
-        if one.language in languages and base.shots in (None, one.shots):
+        if base.language in ("all", one.language) and base.shots in (None, one.shots):
             run = replace(base, language=one.language, shots=one.shots)
             found += [replace(run, recipe=replace(run.resolved, lr=rate)) for rate in FEW_SHOT_RATES]
+    if not found:
+        which = f"in {base.language!r}{f' of {base.shots} shots' if base.shots else ''}"
+        raise UsageError(f"{base.task} has no sets of {'many' if many else 'few'} shots {which}")
     return found
 
 
@@ -210,9 +212,10 @@ def _print(rows: list[Row], best: list[dict[str, Any]], as_json: bool) -> None:
     shown = []
     for row in rows:
         run, result = row["run"], row.get("result", {})
-        text = row["error"] if row["status"] == "failed" else f"{result['dev']:.2f}"
+        text = f"{result['dev']:.2f}" if row["status"] == "done" else "failed"
         shown.append((run["encoder"], run["task"], run["language"], run["shots"] or "all", run["recipe"]["lr"], text))
     table(("encoder", "task", "language", "shots", "lr", "validation"), shown)
+    show_failures(rows)
     for one in best:
         which = f"{one['language']} {one['shots']}"
         say(f"best for {which}: lr {one['lr']:g}, validation {one['dev']:.2f}, {one['weights']}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from cache import InputNotFound, WeightsError
+from cache.files import replace_file
 
 from .encoder import Encoder
 from .heads import HEADS
@@ -198,11 +198,9 @@ def _initialise(value: Tensor, leaf: str, std: float) -> None:
 def save_encoder(encoder: Encoder, path: str | Path) -> None:
     """Write a .safetensors file for `load_encoder`: each tensor once, under its first name in Volta.
 
-    An earlier file at `path` is replaced only when the new one is whole.
+    An earlier file at `path` is replaced only when the new one is whole. Raises: DiskError.
     """
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     tensors = {names[0]: parameter.detach().contiguous() for names, parameter in encoder.volta_parameters()}
-    partial = f"{path}.partial"
-    save_file(tensors, partial, metadata={"encoder": encoder.config.name, "names": "volta"})
-    os.replace(partial, path)
+    replace_file(Path(path), save(tensors, metadata={"encoder": encoder.config.name, "names": "volta"}))

@@ -88,6 +88,7 @@ class Task(ABC):
         metric: "accuracy" or "recall".
         max_tokens: length at which texts are cut.
         labels: the classes by index; empty for retrieval.
+        many_shots: few-shot sets beyond those of the benchmark itself, for some languages.
         examples: a miniature of the files, {path below `annotations`: rows}, on which every task is tested: an English
             training, dev and test set at least, with two pictures or more.
         counts: its sets, with the rows and pictures of the published files; None for files that differ by user.
@@ -100,6 +101,7 @@ class Task(ABC):
     metric = "accuracy"
     max_tokens = 80
     labels: Sequence[str] = ()
+    many_shots: Sequence[str] = ()
     counts: Mapping[Selection, Count | None]
     examples: Mapping[str, Any]
 

@@ -80,6 +80,7 @@ class XflickrCo(Flickr30k):
     name = "xflickrco"
     folders = ("xFlickrCO",)
     languages = XFLICKRCO
+    many_shots = (*MORE_SHOTS, *SENTENCES)
     counts = {
         **{Selection("test", language): Count(2000, 2000) for language in XFLICKRCO},
         **{Selection("test", language, translated=True): Count(2000, 2000) for language in XFLICKRCO[1:]},

@@ -29,13 +29,13 @@ def test_no_update_is_told_of_twice(tmp_path):
     log.flush()  # a state of 25 updates is written here
     updates(log, 26, 40, 0.75)
     log.validation({"update": 40, "dev": 60.0})
-    log.close()
+    log.__exit__()
     with open(tmp_path / LOG, "a") as file:
         file.write('{"update": 4')
     log = RunLog(tmp_path, 25, {})
     updates(log, 26, 45, 0.25)
     log.validation({"update": 45, "dev": 70.0})
-    log.close()
+    log.__exit__()
     scalars = told(tmp_path)
     assert scalars["loss"] == [(1, 0.5), (10, 0.5), (20, 0.5), (30, 0.25), (40, 0.25)]
     assert scalars["validation"] == [(25, 50.0), (45, 70.0)]
@@ -60,6 +60,6 @@ def test_weights_and_biases_is_told_the_same(tmp_path, monkeypatch):
     for done in (0, 10):
         log = RunLog(tmp_path, done, {"task": "a"}, "mine")
         log.validation({"update": done + 5, "dev": 50.0})
-        log.close()
+        log.__exit__()
     assert logged == [(5, {"validation": 50.0}), (15, {"validation": 50.0})]
     assert asked[0] == asked[1] and asked[0]["project"] == "mine" and asked[0]["resume"] == "allow"
