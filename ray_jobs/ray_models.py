@@ -88,6 +88,7 @@ class ModelStage:
         self._calls: dict[ray.ObjectRef, _Worker] = {}
         self._workers: list[_Worker] = []
         self._failed_starts: Counter[str] = Counter()  # of each node, in a row
+        self._why = ""  # the last of them
         self._reserved: _Worker | None = None  # for suspects
         self.failures: list[tuple[Unit, Failure]] = []  # of images that are to blame, for the caller to take
 
@@ -135,7 +136,7 @@ class ModelStage:
         if not self._workers and any(self._failed_starts.values()):
             raise InfrastructureLost(
                 f"the process of the model died {MOST_FAILED_STARTS} times before the model was loaded, on every node: "
-                "there may be too little memory for it. What is committed is kept; run the same line again"
+                f"{self._why}. What is committed is kept; run the same line again"
             )
 
     def room(self, suspect: bool) -> bool:
@@ -186,7 +187,8 @@ class ModelStage:
         for worker in list(self._workers):
             if worker.device is None and now - worker.since > MOST_START_SECONDS:
                 self._failed_starts[worker.node] += 1
-                self._lose(worker, f"a model was not loaded after {MOST_START_SECONDS:.0f} s")
+                self._why = f"it was not loaded after {MOST_START_SECONDS:.0f} s"
+                self._lose(worker, self._why)
             elif worker.calls and now - worker.since > self._patience.of(worker.calls[0].decoded.unit):
                 self._lose(worker, "it takes too long", "timeout", "the model did not end")
 
@@ -227,6 +229,7 @@ class ModelStage:
         except RayError as error:
             if self._cluster.lives(worker.node):
                 self._failed_starts[worker.node] += 1
+                self._why = _why(error)
             self._lose(worker, error)
 
     def _finish(self, worker: _Worker, call: _Call, timeout: float | None = None) -> None:
@@ -283,3 +286,9 @@ class ModelStage:
             return self._reserved if self._reserved and not self._reserved.calls else None
         free = [worker for worker in loaded if worker is not self._reserved and len(worker.calls) < CALLS_QUEUED]
         return min(free, key=lambda worker: len(worker.calls), default=None)
+
+
+def _why(error: RayError) -> str:
+    """Why an actor could not be made, such as a module that its node lacks; one that was killed cannot tell."""
+    first, *_, last = str(error).splitlines()
+    return last.strip() if "creation task" in first else "there may be too little memory for it"

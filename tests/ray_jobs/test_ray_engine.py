@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 import time
+import types
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from PIL import Image
 
 from cache import DiskError, InfrastructureLost, StoreLocked, StoreWriter, WeightsError, open_store
 from ray_jobs import extract
+from ray_jobs.options import ExtractOptions
 from ray_jobs.work import UNIT
 
 ray = pytest.importorskip("ray")
@@ -180,6 +182,17 @@ def test_a_process_that_dies_loading_the_model_is_not_tried_for_ever(ray_job, ph
     with pytest.raises(InfrastructureLost, match="before the model was loaded"):
         ray_job(photos(2), tmp_path / "s.roi", {"load": "die"}, threads=2)
     assert len(ray_job.processes()) == 3
+
+
+def test_a_module_that_the_nodes_lack_is_named(cluster, photos, tmp_path, weights, monkeypatch):
+    module = types.ModuleType("only_here")
+    exec("def load(choices): ...", vars(module))
+    monkeypatch.setitem(sys.modules, "only_here", module)
+    options = ExtractOptions(
+        str(photos(2)), str(tmp_path / "s.roi"), "demo", engine="ray", device="cpu", threads=2, quiet=True
+    )
+    with pytest.raises(InfrastructureLost, match="before the model was loaded.*No module named 'only_here'"):
+        extract.run_extract(options, load=module.load)
 
 
 def test_a_second_writer_is_refused_before_anything_starts(ray_job, photos, tmp_path):
