@@ -7,6 +7,7 @@ then it stays here. So whatever is lost, this disk included, costs what was neit
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -14,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from .errors import StoreDamaged, StoreMismatch, StoreNotFound, UsageError
+from .errors import DiskError, StoreDamaged, StoreMismatch, StoreNotFound, UsageError
 from .files import TEMPORARY
 from .lock import WriterLock
 from .manifest import Manifest, Shard
@@ -56,6 +57,7 @@ class Destination:
         self.folder.check_writable()
         self._reader = RangeReader(self.folder)
         self._upload: Future[None] | None = None
+        self._in_place: WriterLock | None = None
 
     def __str__(self) -> str:
         return str(self.folder)
@@ -66,16 +68,27 @@ class Destination:
             prepare_directory(self.path)
             if self.folder.local and os.path.samefile(self.folder.local, self.path):
                 raise UsageError(f"{self.folder} and the working folder are one place: give -o {self.path} alone")
+            self._in_place = self._lock_in_place()
             self._publisher = Publisher(self.path, self.folder)
             self._adopt()
         except BaseException:
-            self._lock.release()
+            self._release()
             raise
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="roivault-upload")
         return self
 
     def __exit__(self, kind: type | None, *_: object) -> None:
         self._thread.shutdown()  # what is on its way arrives
+        self._release()
+
+    def _lock_in_place(self) -> WriterLock | None:
+        """Where the URL is that of a folder: keep out whoever would write there in place. Raises: StoreLocked."""
+        with contextlib.suppress(DiskError):  # no locks there, so that nobody can write in place
+            return WriterLock(self.folder.local) if self.folder.local else None
+
+    def _release(self) -> None:
+        if self._in_place is not None:
+            self._in_place.release()
         self._lock.release()
 
     def snapshot(self) -> Snapshot:

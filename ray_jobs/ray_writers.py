@@ -25,6 +25,7 @@ from .work import UNIT, Outcome, Task, Work
 CALLS_QUEUED = 3  # of each writer
 PARTS_WAITING = 2
 MOST_LOSSES = 10
+MOST_FAILED_CALLS = 100
 CLOSING_SECONDS = 5.0
 
 log = logging.getLogger("roivault")
@@ -101,6 +102,7 @@ class _Writer:
         calls: what it was given and has not answered, in order; no tasks are the wish that it seals its part.
         kept: part -> what was committed to it, until it is registered.
         moving: parts on their way to the URL.
+        failed: calls in a row that did not get what they were to store.
     """
 
     number: int
@@ -109,6 +111,7 @@ class _Writer:
     calls: deque[tuple[ray.ObjectRef, list[Task]]] = field(default_factory=deque)
     kept: dict[int, list[tuple[Task, Outcome]]] = field(default_factory=dict)
     moving: dict[ray.ObjectRef, int] = field(default_factory=dict)
+    failed: int = 0
 
 
 class WriterStage:
@@ -211,17 +214,17 @@ class WriterStage:
     def _stored(self, writer: _Writer, reference: ray.ObjectRef) -> None:
         try:
             stored: Stored = ray.get(reference)
-        except RayActorError:
-            raise
-        except RayError as error:  # what it was to store was lost on its way
+        except RayError as error:
             cause = error.cause if isinstance(error, RayTaskError) else error
-            if not isinstance(cause, RayError):
+            writer.failed += 1
+            if not isinstance(cause, RayError) or isinstance(cause, RayActorError) or writer.failed > MOST_FAILED_CALLS:
                 raise
-            _, tasks = writer.calls.popleft()
+            _, tasks = writer.calls.popleft()  # what was to be stored was lost on its way, with another node
             if tasks:
-                self._retries.redo(Unit(tasks), cause)
+                self._retries.waiting.append(Unit(tasks))
             return
         _, tasks = writer.calls.popleft()
+        writer.failed = 0
         self._work.count(tasks, stored.committed._replace(seconds=stored.committed.seconds / self.shares))
         changed = [(_without_image(t), o) for t, o in zip(tasks, stored.committed.outcomes, strict=True) if o.changed]
         if changed:

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from cache import Failure, StoreDamaged, StoreMismatch, StoreWriter, open_store, remote_lock
+from cache import Failure, StoreDamaged, StoreLocked, StoreMismatch, StoreWriter, open_store, remote_lock
 from cache.destination import Destination
 from cache.parts import Collector, PartWriter, owner_of
 from cache.remote import RemoteFolder
@@ -153,3 +153,13 @@ def test_another_dimension_is_refused(collect, url, make):
             writer.write([make(f"{d}", d=d)], [], "drop")
             end(collector, writer)
     assert list(open_store(url).keys()) == ["4"]
+
+
+@pytest.mark.parametrize("url", ["file"], indirect=True)
+def test_who_writes_there_in_place_is_kept_out_and_keeps_out(collect, url, tmp_path):
+    folder = RemoteFolder(url).local
+    with StoreWriter(folder), pytest.raises(StoreLocked, match="is being written"), collect():
+        pass
+    with collect(), pytest.raises(StoreLocked, match="is being written"):
+        StoreWriter(folder)
+    assert RemoteFolder(url).names() == ["manifest.json"]

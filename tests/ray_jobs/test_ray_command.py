@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import time
 
@@ -100,37 +101,46 @@ def test_a_cluster_of_its_own_is_private_and_leaves_nothing(whole, tmp_path, con
     assert not (tmp_path / "home").exists()
 
 
-def finish(command, folder, store, expected, contents):
+@pytest.fixture(params=[1, 2], ids=["one writer", "two writers"])
+def line(request, tmp_path):
+    """Options of a job, the number of writers among them."""
+    if request.param == 1:
+        return RAY
+    return (*RAY, "--writers", "2", "--work", tmp_path / "work", "--shard-size", "60000")
+
+
+def finish(command, folder, store, expected, contents, line=RAY):
     """The same line again does the rest, once: nothing is lost, nothing is there twice."""
     kept = len(open_store(str(store))) if (store / "manifest.json").exists() else 0
-    done = command.run(folder, store, *RAY)
+    done = command.run(folder, store, *line)
     assert done.returncode == 0, done.err
     summary = json.loads(done.out)
     assert (summary["records"], summary["failed"], summary["already"]) == (COUNT, 1, kept)
-    assert contents(store) == expected
+    assert sum(shard.records for shard in open_store(str(store)).manifest.shards) == COUNT
+    assert contents(store) == expected and not list(store.parent.glob("work/writers*"))
     return kept
 
 
 @pytest.mark.slow
-def test_a_killed_driver_leaves_nothing_and_keeps_what_was_committed(whole, tmp_path, contents, command):
+def test_a_killed_driver_leaves_nothing_and_keeps_what_was_committed(whole, tmp_path, contents, command, line):
     folder, expected = whole
-    process = command.start(folder, tmp_path / "s.roi", *RAY, sleep="0.02")
+    process = command.start(folder, tmp_path / "s.roi", *line, sleep="0.02")
     command.wait_for(3 * UNIT + 2, process)
     relatives = family(process.pid)
     process.kill()
     process.communicate()
     assert gone(relatives)
     command.calls.unlink()
-    kept = finish(command, folder, tmp_path / "s.roi", expected, contents)
-    assert kept >= UNIT and len(command.seen()) == COUNT - kept
+    kept = finish(command, folder, tmp_path / "s.roi", expected, contents, line)
+    assert kept >= (UNIT if line == RAY else 0) and len(command.seen()) == COUNT - kept
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_to_all_processes_drains(whole, tmp_path, contents, command, number):
+def test_a_signal_to_all_processes_drains(whole, tmp_path, contents, command, number, line):
     """Ctrl-C reaches every process of the terminal, those of Ray too."""
     folder, expected = whole
-    process = command.start(folder, tmp_path / "s.roi", *RAY, sleep="0.02")
+    process = command.start(folder, tmp_path / "s.roi", *line, sleep="0.02")
     command.wait_for(UNIT + 2, process)
     relatives = family(process.pid)
     for pid in [process.pid, *relatives] if number == signal.SIGINT else [process.pid]:
@@ -140,7 +150,7 @@ def test_a_signal_to_all_processes_drains(whole, tmp_path, contents, command, nu
     summary = json.loads(out)
     assert (summary["records"], summary["exit_code"]) == (len(open_store(str(tmp_path / "s.roi"))), 130)
     assert 0 < summary["records"] < COUNT and gone(relatives)
-    finish(command, folder, tmp_path / "s.roi", expected, contents)
+    finish(command, folder, tmp_path / "s.roi", expected, contents, line)
 
 
 @pytest.mark.slow
@@ -161,32 +171,34 @@ def test_a_dead_cluster_ends_the_job(whole, tmp_path, contents, command, name):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_killed_at_random(whole, tmp_path, contents, command):
+def test_killed_at_random(whole, tmp_path, contents, command, line):
     """Whatever dies, whenever: the store holds the same in the end."""
     folder, expected = whole
     dice = random.Random(0)
     kills, finished = [], 0
+    names = ["driver", "ray::Model", "ray::decode", "raylet/raylet", *(["ray::Writer"] if line != RAY else [])]
     for _ in range(20):
         store = tmp_path / f"{finished}.roi"  # killed until a run of it ends well
-        victim = dice.choice(["driver", "ray::Model", "ray::decode", "raylet/raylet"])
-        process = command.start(folder, store, *RAY, sleep="0.05")
+        victim = dice.choice(names)
+        process = command.start(folder, store, *line, sleep="0.05")
         moment, relatives = len(command.seen()) + dice.randrange(UNIT), {}
         while process.poll() is None and not relatives:
             relatives = family(process.pid) if len(command.seen()) > moment else {}
             time.sleep(0.02)
-        names = (victim, "ray::IDLE") if victim == "ray::decode" else (victim,)
-        victims = [pid for pid, line in relatives.items() if any(name in line for name in names)]
+        titles = (victim, "ray::IDLE") if victim == "ray::decode" else (victim,)
+        victims = [pid for pid, title in relatives.items() if any(name in title for name in titles)]
         with contextlib.suppress(ProcessLookupError):
             for pid in [process.pid] if victim == "driver" else victims[:1]:
                 os.kill(pid, signal.SIGKILL)
                 kills.append(victim)
         out, err = process.communicate(timeout=200)
         assert process.returncode in (0, 75, -signal.SIGKILL), (victim, err)
-        assert gone(pid for pid, line in relatives.items() if "Agent" not in line)
+        assert gone(pid for pid, title in relatives.items() if "Agent" not in title)
         if process.returncode == 0:
             summary = json.loads(out)
             assert (summary["records"], summary["failures"]) == (COUNT, {"not_an_image": 1})
             assert contents(store) == expected
+            shutil.rmtree(tmp_path / "work", ignore_errors=True)
             finished += 1
-    assert len(kills) >= 15 and len(set(kills)) == 4
-    finish(command, folder, tmp_path / f"{finished}.roi", expected, contents)
+    assert len(kills) >= 15 and set(kills) == set(names)
+    finish(command, folder, tmp_path / f"{finished}.roi", expected, contents, line)
