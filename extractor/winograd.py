@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from .backbone import Conv
 
-TILES = 1024  # transformed together: enough for a matrix product, few enough for the cache
+TILES = 512  # transformed together: enough for a matrix product, few enough for the cache
 MIN_CHANNELS = 256  # below, the transforms cost more than the products save
 
 
