@@ -49,8 +49,6 @@ def make_engine(options: ExtractOptions, choices: Choices, load: Load, drain: Dr
         UsageError: Ray cannot do what is asked, or is not installed.
     """
     if (options.engine or _default(options)) == "local":
-        if options.writers > 1:
-            raise UsageError(f"--writers {options.writers} are processes of Ray; give --engine ray, too")
         return LocalEngine(load, choices, drain)
     if options.device.startswith("cuda:"):
         raise UsageError(f"--device {options.device} names one GPU; with --engine ray give cuda, or use --engine local")

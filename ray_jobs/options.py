@@ -109,6 +109,8 @@ class ExtractOptions:
                 raise UsageError(f"--{name.replace('_', '-')} is {value}; give at least 1")
         if self.address is not None and self.engine == "local":
             raise UsageError("--address is of a Ray cluster; it does not go with --engine local")
+        if self.writers > 1 and self.engine != "ray" and self.address is None:
+            raise UsageError(f"--writers {self.writers} are processes of Ray; give --engine ray or --address, too")
         parse_size(self.shard_size)
         parse_allowance(self.max_failures)
         if self.metrics_port is not None:

@@ -40,6 +40,12 @@ def test_one_gpu_is_for_the_local_engine(chosen):
         chosen(engine="ray", device="cuda:1")
 
 
+@pytest.mark.parametrize("engine", [None, "local"])
+def test_several_writers_are_for_ray(engine):
+    with pytest.raises(UsageError, match="--engine ray"):
+        ExtractOptions("photos", "s.roi", "demo", engine=engine, writers=2, work="work")
+
+
 @pytest.mark.parametrize(("visible", "count"), [("", 0), ("-1", 0), ("0", 1), ("0,3", 2), ("GPU-8932f937", 1)])
 def test_the_gpus_that_this_process_may_use(monkeypatch, visible, count):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)

@@ -102,11 +102,11 @@ def test_interrupted(command, photos, url, tmp_path, whole):
 
 @pytest.mark.parametrize("output, work, writers", [
     ("s3://bucket/s.roi", None, 1), ("s.roi", "work", 1), ("https://host/s.roi", "work", 1),
-    ("s3://bucket/*.roi", "work", 1), ("s.roi", None, 2), ("s3://bucket/s.roi", None, 2),
+    ("s3://bucket/*.roi", "work", 1), ("s.roi", None, 2), ("s3://bucket/s.roi", None, 2), ("s3://a/*", "w", 2),
 ])  # fmt: skip
 def test_wrong_options(output, work, writers):
     with pytest.raises(UsageError):
-        ExtractOptions(source="photos", output=output, model="demo", work=work, writers=writers)
+        ExtractOptions(source="photos", output=output, model="demo", engine="ray", work=work, writers=writers)
 
 
 def test_no_secret_is_written_or_said(command, photos, tmp_path):

@@ -9,7 +9,7 @@ from concurrent.futures import Future, wait
 
 import pytest
 
-from cache import DiskError, InfrastructureLost, UsageError, open_store, remote_lock
+from cache import DiskError, InfrastructureLost, open_store, remote_lock
 from ray_jobs.work import UNIT
 
 ray = pytest.importorskip("ray")
@@ -84,13 +84,6 @@ def test_the_store_is_the_one_of_a_single_writer(cluster, writers, ray_job, whol
     )  # fmt: skip
     reference = ray_job(folder, tmp_path / "reference.roi")
     assert (reference.records, contents(store)) == (COUNT + 1, contents(tmp_path / "reference.roi"))
-
-
-@pytest.mark.parametrize("options", [{"engine": "local"}, {"engine": None, "device": "cpu"}])
-def test_several_writers_need_ray(cluster, writers, photos, tmp_path, options):
-    with pytest.raises(UsageError, match="--engine ray"):
-        writers(photos(2), tmp_path / "s.roi", **options)
-    assert not (tmp_path / "s.roi" / "manifest.json").exists()
 
 
 def processes():
