@@ -82,7 +82,7 @@ def _run(options: ExtractOptions, load: Load, folder: str, destination: Destinat
         closing(Listing(source, tally, options.limit)) as listing,
         Progress(tally, options.quiet),
     ):
-        while not (listing.peek(0.2) or listing.exhausted or drain.requested):
+        while not (listing.peek(0.5) or listing.exhausted or drain.requested):
             engine.prepare()
         if not listing.exhausted and not drain.requested:
             check_directory(Path(folder))

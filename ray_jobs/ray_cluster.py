@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import glob
 import json
 import logging
 import os
@@ -13,7 +16,7 @@ import tempfile
 import threading
 import time
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import IO, NoReturn
 
 import ray
 from ray._private import worker
@@ -26,6 +29,7 @@ from .ray_environment import LOOPBACK
 POLL_SECONDS = 1.0
 MOST_SILENCE = 20.0  # seconds without an answer from the cluster; Ray itself would end this process after 60
 MOST_CLOSING = 10.0
+FOLDERS, LOCK = "roivault-", "roivault.lock"
 
 log = logging.getLogger("roivault")
 
@@ -95,7 +99,7 @@ class Cluster:
     def _connect(self) -> None:
         options: dict = {"log_to_driver": False, "logging_level": logging.ERROR}
         if self._address is None:
-            self._folder = tempfile.mkdtemp(prefix="roivault-", dir=os.environ.get("RAY_TMPDIR") or "/tmp")
+            self._folder, self._lock = make_folder(os.environ.get("RAY_TMPDIR") or "/tmp")
             options |= {
                 "address": "local",
                 "num_cpus": usable_cpus(),
@@ -162,6 +166,24 @@ class Cluster:
 
     def _logs(self) -> str:
         return f"; its logs are in {self._folder}" if self._folder else ""
+
+
+def make_folder(place: str) -> tuple[str, IO[str]]:
+    """A folder for Ray's files, and its lock, which is free once this process is gone.
+
+    Of the folders that processes left behind when they were killed, all but the latest, with its logs, are removed.
+    """
+    left = []
+    for path in glob.glob(f"{place}/{FOLDERS}*/{LOCK}"):
+        with contextlib.suppress(OSError), open(path) as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            left.append((os.path.getmtime(path), os.path.dirname(path)))
+    for _, folder in sorted(left)[:-1]:
+        shutil.rmtree(folder, ignore_errors=True)
+    folder = tempfile.mkdtemp(prefix=FOLDERS, dir=place)
+    lock = open(os.path.join(folder, LOCK), "w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return folder, lock
 
 
 def _knock(address: str) -> None:
