@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import islice
 from typing import NamedTuple
@@ -128,23 +129,21 @@ def resolve_keys(store: RegionStore, pictures: Sequence[tuple[str, ...]]) -> tup
 
     Raises: MissingKeys: names, in their usual form, all pictures that it has in none.
     """
+    keys = find_keys(store, pictures)
+    if lost := [forms[0] for forms, key in zip(pictures, keys, strict=True) if key is None]:
+        raise MissingKeys(lost, ", ".join(map(str, store.paths)), "other forms of the keys were tried as well")
+    return keys, dict(sorted(Counter(map(tuple.index, pictures, keys)).items()))
+
+
+def find_keys(store: RegionStore, pictures: Sequence[tuple[str, ...]]) -> list[str | None]:
+    """The key under which a store has each picture, the first of its forms that is there; None where none is."""
     keys: list[str | None] = [None] * len(pictures)
-    found: dict[int, int] = {}
-    left = list(range(len(pictures)))
-    form = 0
-    while left:
-        asked = [i for i in left if form < len(pictures[i])]
-        if not asked:
-            lost = [pictures[i][0] for i in left]
-            raise MissingKeys(lost, ", ".join(map(str, store.paths)), "other forms of the keys were tried as well")
+    for form in range(max(map(len, pictures), default=0)):
+        asked = [i for i, forms in enumerate(pictures) if keys[i] is None and form < len(forms)]
         there = store.places([pictures[i][form] for i in asked])[:, 0] >= 0
         for i in np.flatnonzero(there):
             keys[asked[i]] = pictures[asked[i]][form]
-        if there.any():
-            found[form] = int(there.sum())
-        left = [i for i in left if keys[i] is None]
-        form += 1
-    return keys, found
+    return keys
 
 
 def check_store(store: RegionStore, keys: Sequence[str], config: EncoderConfig) -> list[str]:

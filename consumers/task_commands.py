@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,14 +81,22 @@ def _check(task: Task, selection: Selection, store: Any) -> dict[str, Any]:
     examples = task.load(selection)
     found, wanted = Count.of(examples), task.counts[selection]
     problems = [] if wanted in (None, found) else [f"published are {wanted.rows:,} rows and {wanted.images:,} pictures"]
+    row = {"set": str(selection), "rows": found.rows, "pictures": found.images}
+    notes = []
     if store is not None:
+        from .data import find_keys
+
         pictures = list(dict.fromkeys(keys for example in examples for keys in example.images))
-        lost = [keys[0] for keys in pictures if not any(key in store for key in keys)]
-        if lost:
+        keys = find_keys(store, pictures)
+        if lost := [forms[0] for forms, key in zip(pictures, keys, strict=True) if key is None]:
             problems.append(f"{len(lost):,} pictures are not in the store: {', '.join(lost[:3])}")
+        places = [forms.index(key) for forms, key in zip(pictures, keys, strict=True) if key is not None]
+        row["key_forms"] = {form: places.count(form) for form in sorted(set(places))}
+        for form, count in row["key_forms"].items():
+            like = next(key for forms, key in zip(pictures, keys, strict=True) if key and forms.index(key) == form)
+            notes.append(f"{count:,} are there under keys like {like!r}")
     state = "differs" if problems else "ok"
-    counts = {"rows": found.rows, "pictures": found.images}
-    return {"set": str(selection), "state": state, **counts, "detail": "; ".join(problems)}
+    return {**row, "state": state, "detail": "; ".join([*problems, *notes])}
 
 
 def stats(
@@ -97,48 +104,39 @@ def stats(
     annotations: Path = _ANNOTATIONS,
     as_json: bool = _JSON,
 ) -> None:
-    """What the sets of a task are like: labels, lengths of texts, and pictures that are in two sets."""
+    """What the sets of a task are like, beside published figures: labels, lengths of texts, pictures of two sets."""
+    from .task_stats import task_stats
     from .tasks import load_task
 
-    known = load_task(task, annotations)
-    there = {one: known.load(one) for one in known.counts if known.is_there(one)}
-    if not there:
+    found = task_stats(load_task(task, annotations))
+    if not found["sets"]:
         raise InputNotFound(f"{annotations} has none of the files of {task}")
-    rows = []
-    for selection, examples in there.items():
-        words = sorted(len(example.text.split()) for example in examples)
-        characters = sorted(len(example.text) for example in examples)
-        pictures = {keys[0] for example in examples for keys in example.images}
-        labels = Counter(example.answer for example in examples if example.answer)
-        tests = {
-            keys[0]
-            for other, those in there.items()
-            if other.split == "test" and other.language == selection.language and other != selection
-            for example in those
-            for keys in example.images
-        }
-        rows.append(
-            {
-                "set": str(selection),
-                "rows": len(examples),
-                "pictures": len(pictures),
-                "blank": sum(not example.text.strip() for example in examples),
-                "words": {"mean": sum(words) / len(words), "median": words[len(words) // 2], "most": words[-1]},
-                "characters": {"mean": sum(characters) / len(characters), "most": characters[-1]},
-                "labels": dict(labels.most_common(10)),
-                "unlabelled": sum(not example.labels for example in examples) if known.metric == "accuracy" else 0,
-                "pictures_in_test": len(pictures & tests) if selection.split != "test" else 0,
-            }
-        )
     if as_json:
-        print(json.dumps(rows, indent=2))
+        print(json.dumps(found, indent=2))
         return
-    columns = ("set", "rows", "pictures", "words (mean, most)", "labels", "pictures also in test")
-    shown = []
-    for row in rows:
-        labels = ", ".join(f"{name} {count:,}" for name, count in list(row["labels"].items())[:4])
-        words = f"{row['words']['mean']:.1f}, {row['words']['most']}"
-        shown.append((row["set"], row["rows"], row["pictures"], words, labels, row["pictures_in_test"]))
-    table(columns, shown)
-    if blank := sum(row["blank"] for row in rows):
+    columns = ("set", "rows", "pictures", "published", "words", "characters", "labels", "pictures also in test")
+    table(columns, [_set_row(row) for row in found["sets"]])
+    say("words and characters of a text: mean, median, most")
+    for row in found["splits"]:
+        figures = ", ".join(f"{row[name]:,} {name} ({row[f'published_{name}']} published)" for name in _COUNTED)
+        say(f"{row['split']} over all languages: {figures}")
+    if shared := found["shared_pictures"]:
+        say("pictures that are in the test sets of two languages")
+        table(("", *shared), [(one, *(row.get(other, "") for other in shared)) for one, row in shared.items()])
+    if blank := sum(row["blank"] for row in found["sets"]):
         say(f"{blank} texts are blank")
+
+
+_COUNTED = ("pictures", "rows")
+
+
+def _set_row(row: dict[str, Any]) -> tuple:
+    published = row["published"]
+    lengths = [f"{row[of]['mean']:.1f}, {row[of]['median']}, {row[of]['most']}" for of in ("words", "characters")]
+    if "labels" in row:
+        labels = ", ".join(f"{name} {count:,}" for name, count in list(row["labels"].items())[:4])
+    else:
+        beside = f" ({row['published_one_caption']} published)" if "published_one_caption" in row else ""
+        labels = f"{row['one_caption']:.1f} % have one caption{beside}"
+    counts = f"{published['rows']:,}, {published['pictures']:,}" if published else ""
+    return row["set"], row["rows"], row["pictures"], counts, *lengths, labels, row.get("pictures_in_test", "")

@@ -153,8 +153,19 @@ class Task(ABC):
         return found.joinpath(*inside)
 
     def refuse(self, selection: Selection) -> UsageError:
-        known = ", ".join(str(one) for one in self.counts if one.split == selection.split) or "none"
-        return UsageError(f"{self.name} has no {selection}; its {selection.split} sets are {known}")
+        """What to raise of a selection that the task does not have: it tells those that it has."""
+        languages: dict[tuple[bool, str], list[str]] = {}
+        for one in dict.fromkeys([Selection("train"), Selection("dev"), *self.counts]):
+            if one.split == selection.split:
+                languages.setdefault((one.translated, one.shots or ""), []).append(one.language)
+        shots: dict[tuple[bool, str], list[str]] = {}  # of sets in the same languages
+        for (translated, number), those in languages.items():
+            shots.setdefault((translated, ", ".join(those)), []).append(number)
+        told = []
+        for (translated, those), numbers in shots.items():
+            few = f" of {', '.join(numbers)} shots" if any(numbers) else ""
+            told.append(f"{those}{' translated' if translated else ''}{few}")
+        return UsageError(f"{self.name} has no {selection}; its {selection.split} sets are {'; '.join(told)}")
 
 
 def example(path: Path, row: int, record: Mapping[str, Any], make: Any) -> Example:

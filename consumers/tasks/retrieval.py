@@ -17,6 +17,7 @@ from .files import find_file, read_json_lines, read_lines
 XFLICKRCO = ("en", "de", "es", "id", "ja", "ru", "tr", "zh")
 SHOTS = ("1", "5", "10", "25", "50", "100")
 MORE_SHOTS = ("200", "500", "1000", "1500")  # German and Japanese only
+DEV = Count(5070, 1014)
 SENTENCES = {"100x5": Count(500, 100), "200x5": Count(1000, 200)}
 WIT = {
     "en": Count(1000, 685), "ar": Count(890, 792), "bg": Count(860, 806), "da": Count(891, 814), "el": Count(570, 541),
@@ -42,13 +43,14 @@ class Flickr30k(Task):
     head = "retrieval"
     languages = ("en",)
     metric = "recall"
+    DEV_LANGUAGES = ("bn", "de", "es", "id", "ja", "ko", "ru", "tr", "zh")
     counts = {
         Selection("test"): Count(5000, 1000),
-        Selection("dev"): Count(5070, 1014),
+        Selection("dev"): DEV,
+        **{Selection("dev", language, translated=True): DEV for language in DEV_LANGUAGES},
     }
     examples = {f"flickr30k/annotations/{split}_ann.jsonl": EXAMPLES for split in ("train", "valid", "test")}
     FILES = {"train": "train_ann.jsonl", "dev": "valid_ann.jsonl", "test": "test_ann.jsonl"}
-    DEV_LANGUAGES = ("bn", "de", "es", "id", "ja", "ko", "ru", "tr", "zh")
 
     def path(self, selection: Selection) -> Path:
         split, language, shots, translated = vars(selection).values()
@@ -84,6 +86,8 @@ class XflickrCo(Flickr30k):
     counts = {
         **{Selection("test", language): Count(2000, 2000) for language in XFLICKRCO},
         **{Selection("test", language, translated=True): Count(2000, 2000) for language in XFLICKRCO[1:]},
+        **{Selection("dev", language, translated=True): DEV for language in XFLICKRCO[1:]},
+        **{Selection("train", language, translated=True): None for language in ("de", "ja")},
         **{Selection("train", la, shots): Count(int(shots), int(shots)) for la in XFLICKRCO[1:] for shots in SHOTS},
         **{Selection("train", la, shots): Count(int(shots), int(shots)) for la in ("de", "ja") for shots in MORE_SHOTS},
         **{Selection("train", la, shots): count for la in ("de", "ja") for shots, count in SENTENCES.items()},

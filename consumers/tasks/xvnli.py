@@ -36,6 +36,7 @@ class Xvnli(Task):
     counts = {
         **{Selection("test", language): Count(1164, 357) for language in LANGUAGES},
         **{Selection("test", language, translated=True): Count(1164, 357) for language in LANGUAGES[1:]},
+        **{Selection("dev", language, translated=True): None for language in LANGUAGES[1:]},
         **{Selection("train", language, shots): count for language in LANGUAGES for shots, count in SHOTS.items()},
     }
 

@@ -2,10 +2,13 @@
 
 import json
 
+import numpy as np
 import pytest
 
 import roivault
+from cache import StoreWriter
 from consumers.tasks import list_tasks
+from tests.consumers.conftest import SHARED, picture
 
 
 def run(capsys, *args):
@@ -68,7 +71,39 @@ def test_nothing_there_is_an_error(capsys, tmp_path):
 
 def test_stats(capsys, annotations):
     code, said = run(capsys, "stats", "xvnli", annotations, "--json")
-    english, _ = json.loads(said.out)
+    english, _ = json.loads(said.out)["sets"]
     assert code == 0 and english["rows"] == 3 and english["blank"] == 1 and english["unlabelled"] == 1
     assert english["labels"] == {"neutral": 2, "-": 1}
     assert english["words"] == {"mean": 5 / 3, "median": 2, "most": 3}
+    assert english["characters"]["most"] == len("two dogs run") and english["published"] == {"rows": 3, "pictures": 1}
+
+
+def test_pictures_are_looked_for_in_every_form(capsys, annotations, tmp_path):
+    path = tmp_path / "named.roi"
+    with StoreWriter(path, "float32") as writer:
+        writer.write([picture("7.jpg", np.random.default_rng(0))])
+    code, said = run(capsys, "check", "xvnli", annotations, "--store", path, "--json")
+    rows = [row for row in json.loads(said.out) if row["state"] != "absent"]
+    assert code == 0 and len(rows) == 2 and all(row["detail"].endswith("under keys like '7.jpg'") for row in rows)
+    assert all(list(row["key_forms"].values()) == [1] for row in rows)
+    assert all(form != "0" for row in rows for form in row["key_forms"])
+
+
+@pytest.mark.skipif(not (SHARED / "data/iglue/datasets").is_dir(), reason="the published annotations are not here")
+@pytest.mark.parametrize(
+    ("task", "pictures", "rows"),
+    [("wit", 6195, 9584), ("marvl", 4913, 5670), ("xvnli", 357, 1164), ("xgqa", 300, 9666), ("xflickrco", 2000, 2000)],
+)
+def test_published_sets_are_as_the_paper_counts_them(capsys, task, pictures, rows):
+    code, said = run(capsys, "stats", task, SHARED / "data/iglue/datasets", "--json")
+    found = json.loads(said.out)
+    (test,) = [row for row in found["splits"] if row["split"] == "test"]
+    assert code == 0 and (test["pictures"], test["rows"]) == (pictures, rows)
+    for row in found["sets"]:
+        if "published_one_caption" in row:
+            assert row["one_caption"] == pytest.approx(row["published_one_caption"], abs=0.1)
+    assert bool(found["shared_pictures"]) == (task == "wit")
+    if task == "wit":
+        shared = found["shared_pictures"]
+        assert shared["en"]["ja"] == shared["ja"]["en"] == 338 and shared["el"]["ja"] == 19
+        assert run(capsys, "stats", task, SHARED / "data/iglue/datasets")[0] == 0

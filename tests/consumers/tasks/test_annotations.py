@@ -23,6 +23,8 @@ def published(name):
 def test_every_file_has_the_published_counts(name):
     task = published(name)
     for selection, count in task.counts.items():
+        if count is None:  # a file too large to be published beside the others
+            continue
         if selection.split == "test" and (name, selection.language) in NOT_SHIPPED:
             with pytest.raises(InputNotFound, match=f"testdev_balanced_questions_{selection.language}.json is not"):
                 task.load(selection)

@@ -96,5 +96,5 @@ def test_rows_that_are_no_scenes_are_named(tmp_path, changes, message):
 
 
 def test_there_is_english_only(tmp_path):
-    with pytest.raises(UsageError, match="scenes has no de test; its test sets are en test"):
+    with pytest.raises(UsageError, match="scenes has no de test; its test sets are en$"):
         scenes(tmp_path, drawn(1)).load(Selection("test", "de"))
