@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import xxhash
 
-from .errors import CorruptRecord, StoreDamaged
+from .errors import CorruptRecord, RoivaultError, StoreDamaged
 from .fetched import fetched, manifest_of, named
 from .index import FILE as MERGED_INDEX
 from .index import Entry, Index
@@ -35,7 +36,7 @@ class Report:
         problems: each damage, naming the file or the key.
         missing: ids that have no record.
         extra: number of keys with a record that are not among the ids.
-        records, failures: states that were checked, those that other shards override included.
+        records, failures: keys that have one, each once; of a store that is too damaged to tell, what was checked.
         shards: shards that were checked.
         bytes: size of their files.
     """
@@ -93,6 +94,7 @@ def verify(
         report.bytes += _size(place, shard)
         if progress:
             progress(report.bytes, total)
+    _count_states(target, report)
     if ids is not None:
         _compare_ids(target, set(ids), report)
     report.problems = list(dict.fromkeys(report.problems))  # a shard's index is looked at with the merged one, too
@@ -162,6 +164,15 @@ def merged_problems(store: Path, manifest: Manifest) -> Iterator[str]:
         return
     if any(one != other for one, other in zip_longest(merged.states(), Index.merge(covered).states())):
         yield f"{path}: it differs from the indexes of its shards; delete it"
+
+
+def _count_states(target: Target, report: Report) -> None:
+    """Overridden states and those that several stores have were checked as often as they are there."""
+    try:
+        counts = Counter(has_record for _, has_record in open_store(target, verify="never").states())
+    except (RoivaultError, OSError):
+        return  # the damage is told already
+    report.records, report.failures = counts[True], counts[False]
 
 
 def _compare_ids(target: Target, ids: set[str], report: Report) -> None:
