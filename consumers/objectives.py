@@ -80,7 +80,9 @@ class Options:
     """Each caption comes with its picture and three wrong options: another picture's caption, another picture, and the
     caption of a picture that looks alike (or a random one where no `negatives` are given).
 
-    Where all captions are of one picture, the wrong options are other pictures of the store.
+    The other picture is any one; the published training on WIT took that of the batch's next example, which in a
+    shuffled order is any one, too. Where all captions are of one picture, the wrong options are other pictures of the
+    store.
     """
 
     def __init__(self, config: EncoderConfig, negatives: HardNegatives | None):
