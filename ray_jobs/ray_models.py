@@ -291,4 +291,8 @@ class ModelStage:
 def _why(error: RayError) -> str:
     """Why an actor could not be made, such as a module that its node lacks; one that was killed cannot tell."""
     first, *_, last = str(error).splitlines()
-    return last.strip() if "creation task" in first else "there may be too little memory for it"
+    if "creation task" in first:
+        return last.strip()
+    if "never ran" in last:
+        return "Ray gave it up before it began; see that RAY_AUTH_MODE and the token are those of the cluster"
+    return "there may be too little memory for it"
