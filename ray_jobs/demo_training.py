@@ -51,7 +51,7 @@ def train_demo(
     if summary.exit_code:
         raise KeyboardInterrupt if summary.exit_code == INTERRUPTED else RoivaultError(summary.verdict)
     tokenizer = _tokenizer(scenes, out / "tokenizer")
-    with Drain() as drain:
+    with Drain("batch at work", "what was saved is whole") as drain:
         rows = list(_rows(out, scenes, store, tokenizer, recipe, quiet, lambda: drain.requested))
     return {row["run"]["task"]: _scores(row, shuffled) for row, shuffled in zip(rows[::2], rows[1::2], strict=True)}
 

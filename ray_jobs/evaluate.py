@@ -79,7 +79,7 @@ def evaluate(
     for run in runs:
         check(run)
     far = engine == "ray" or address is not None
-    with Drain() as drain:
+    with Drain("batch at work", "finished scores are kept") as drain:
         work = Evaluation(str(out), quiet or far, None if far else lambda: drain.requested)
         rows = fan_out(
             runs, work, Table(out / TABLE), address, far, gpus=float(base.on.type == "cuda"),

@@ -99,7 +99,7 @@ def finetune(
     if workers > 1 and grid:
         raise UsageError("--workers is for one run; the runs of a grid share the cluster by themselves")
     apart = workers == 1 and (engine == "ray" or address is not None)
-    with Drain() as drain:
+    with Drain("update at work", "the state that was saved last is whole") as drain:
         work = Finetuning(str(out), quiet or apart, workers, address, lambda: drain.requested, wandb)
         rows = fan_out(
             runs, work, Table(out / TABLE), address if apart else None, apart, gpus=float(base.on.type == "cuda"),

@@ -18,10 +18,15 @@ class Drain:
     """Context manager that turns signals into `requested`; outside the main thread it installs nothing.
 
     The store is its own journal, so ending at once loses only the open transaction.
+
+    Args:
+        work: what is finished after the first signal.
+        kept: what is whole after the second one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, work: str = "images at work", kept: str = "the store is valid") -> None:
         self.requested = False
+        self._work, self._kept = work, kept
         self._before: dict[int, object] = {}
         self._terminals: list[int] = []
 
@@ -40,10 +45,10 @@ class Drain:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.requested:
-            _tell(b"\nStopped at once; the store is valid. The same command continues it.\n")
+            _tell(f"\nStopped at once; {self._kept}. The same command continues it.\n")
             os._exit(INTERRUPTED)
         self.requested = True
-        _tell(b"\nFinishing the images at work; interrupt again to stop at once.\n")
+        _tell(f"\nFinishing the {self._work}; interrupt again to stop at once.\n")
 
     def _on_hangup(self, number: int, frame: FrameType | None) -> None:
         self.requested = True  # and never more: the shell and the system may both send it
@@ -53,7 +58,7 @@ class Drain:
             os.close(null)
 
 
-def _tell(text: bytes) -> None:
+def _tell(text: str) -> None:
     """Write to stderr, unless its reader is gone: Ctrl-C ends the `tee` of a pipe as well."""
     with contextlib.suppress(OSError):
-        os.write(2, text)  # not print, which could be interrupted inside the same stream's lock
+        os.write(2, text.encode())  # not print, which could be interrupted inside the same stream's lock
