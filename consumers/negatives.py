@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 
@@ -19,13 +17,12 @@ class HardNegatives:
     Args:
         data: whose pictures; each is read once.
         pool: how many neighbours are kept.
-        progress: called with the number of pictures read.
 
     Attributes:
         neighbours: i64 [pictures, pool], nearest first, never the picture itself; places in `data.keys`.
     """
 
-    def __init__(self, data: TaskData, pool: int = POOL, progress: Callable[[int], None] | None = None):
+    def __init__(self, data: TaskData, pool: int = POOL):
         count = len(data.keys)
         means = torch.empty(count, data.config.feature_dim)
         for start in range(0, count, CHUNK):
@@ -33,8 +30,6 @@ class HardNegatives:
             for place, one in enumerate(some, start):
                 mean = one.features.astype(np.float32).mean(0) if len(one) else np.zeros(means.shape[1], np.float32)
                 means[place] = torch.from_numpy(mean)
-            if progress:
-                progress(min(start + CHUNK, count))
         pool = min(pool, count - 1)
         found = []
         for start in range(0, count, CHUNK):
