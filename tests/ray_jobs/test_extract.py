@@ -1,5 +1,6 @@
 import os
 import signal
+import threading
 
 import numpy as np
 import pytest
@@ -7,7 +8,9 @@ from PIL import Image
 
 from cache import InputNotFound, StoreMismatch, UsageError, WeightsError, open_store
 from ray_jobs.extract import run_extract
+from ray_jobs.local import LocalEngine
 from ray_jobs.options import ExtractOptions
+from ray_jobs.sources.folder import FolderSource
 from ray_jobs.work import UNIT
 
 
@@ -35,6 +38,18 @@ def test_a_bad_image_shifts_no_other(job, picture, tmp_path, contents):
         pixels = np.asarray(Image.open(folder / key), np.float16)
         assert np.array_equal(store[key].features[:, :3], pixels[[0, 0, -1, -1], [0, -1, 0, -1]])
     assert {failure.source for failure in store.failures()} == {str(folder / f"{i:02d}.png") for i in range(1, 40, 3)}
+
+
+def test_the_engine_prepares_while_a_listing_is_slow_to_begin(job, photos, tmp_path, monkeypatch):
+    prepared, items = threading.Event(), FolderSource.items
+
+    def slow(source):
+        assert prepared.wait(60)
+        yield from items(source)
+
+    monkeypatch.setattr(LocalEngine, "prepare", lambda engine: prepared.set())
+    monkeypatch.setattr(FolderSource, "items", slow)
+    assert job(photos(3), tmp_path / "s.roi").records == 3
 
 
 def test_a_finished_job_is_left_alone(job, photos, tmp_path):
