@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import xxhash
 
-from cache import DataError, UsageError, open_store
+from cache import DataError, UsageError, WeightsError, open_store
 
 from .data import TaskData
 from .encoders import Encoder, load_encoder, load_tokenizer
@@ -170,11 +170,16 @@ def evaluate(run: EvaluationRun, folder: str | Path, progress: Report | None = N
 
     Retrieval leaves a matrix of scores beside the lists of the 20 best pictures, and goes on with one that is there.
 
-    Raises: as `Setting.data` and `Setting.build`.
+    Raises: as `Setting.data` and `Setting.build`; WeightsError: the checkpoint lacks weights, those of the head say.
     """
     folder = Path(folder)
     task = run.tested
     encoder = run.build(task)
+    if encoder.report and (fresh := encoder.report.fresh):
+        raise WeightsError(
+            f"{run.checkpoint} lacks {len(fresh)} tensors that {run.encoder} answers {task.name} with, such as "
+            f"{fresh[0]}: give a checkpoint that was fine-tuned on the task"
+        )
     data = run.data(encoder, task, run.selection, task.max_tokens, run.shuffled)
     folder.mkdir(parents=True, exist_ok=True)
     result = folder / f"{run.file_name}_result.json"
@@ -264,7 +269,8 @@ def finetune(
     encoder = run.build(task)
     data = run.data(encoder, task, run.train_selection, recipe.max_tokens)
     dev = run.data(encoder, task, run.dev_selection, recipe.max_tokens, most=recipe.dev_items)
-    notes = [*data.notes, *_oddities(task, data)]
+    drawn = [str(encoder.report)] if encoder.report and encoder.report.fresh else []
+    notes = [*data.notes, *_oddities(task, data), *drawn]
     hard = task.metric == "recall" and recipe.hard_negatives and len(data.keys) > 1
     objective = objective_of(task, encoder.config, HardNegatives(data) if hard else None)
     facts = {**asdict(replace(run, recipe=None, device="auto")), "weights": checkpoint_identity(run.checkpoint)}

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import roivault
-from cache import Regions, StoreWriter
+from cache import Regions, StoreWriter, WeightsError
 from consumers.encoders import load_encoder, save_encoder
 from consumers.tasks import load_task
 
@@ -116,7 +116,18 @@ def test_weights_and_tokenizers_of_other_models(finetune, tmp_path):
 def test_weights_of_another_task_go_on_with_a_new_head(finetune, tmp_path):
     torch.manual_seed(0)
     save_encoder(load_encoder("uniter-small", heads=("nlvr2",)), tmp_path / "other.safetensors")
-    assert finetune(init=tmp_path / "other.safetensors")[0] == 0
+    code, said = finetune(init=tmp_path / "other.safetensors")
+    assert code == 0 and "other.safetensors" in said.out and " fresh" in said.out
+
+
+def test_weights_of_another_task_are_not_evaluated(small, tmp_path, capsys):
+    save_encoder(load_encoder("uniter-small", heads=("nlvr2",)), tmp_path / "other.safetensors")
+    code = roivault.main([
+        "evaluate", "--task", "xvnli", "--annotations", str(small.annotations), "--encoder", "uniter-small",
+        "--checkpoint", str(tmp_path / "other.safetensors"), "--store", str(small.store),
+        "--tokenizer", str(small.tokenizer), "--out", str(tmp_path / "out"),
+    ])  # fmt: skip
+    assert code == WeightsError.exit_code and "that was fine-tuned on the task" in capsys.readouterr().err
 
 
 def test_another_recipe_needs_another_folder(finetune):
