@@ -9,7 +9,6 @@ import json
 import logging
 import os
 import shutil
-import signal
 import socket
 import sys
 import tempfile
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 from typing import IO, NoReturn
 
 import ray
-from ray._private import worker
+from ray._private import utils, worker
 
 from cache import InfrastructureLost
 
@@ -110,16 +109,15 @@ class Cluster:
         else:
             _knock(self._address)
             options["address"] = self._address
-        in_main = threading.current_thread() is threading.main_thread()
-        on_terminate = signal.getsignal(signal.SIGTERM) if in_main else None
+        take_sigterm = utils.set_sigterm_handler
+        utils.set_sigterm_handler = lambda handler: None  # the signal is the job's, from the beginning
         try:
             ray.init(**options)
         except Exception as error:  # Ray raises this very class when it cannot start
             where = f"connect to a Ray cluster at {self._address}" if self._address else "start Ray on this machine"
             raise InfrastructureLost(f"cannot {where}: {str(error).rstrip('.')}{self._logs()}") from error
         finally:
-            if in_main:
-                signal.signal(signal.SIGTERM, on_terminate)  # Ray takes it over
+            utils.set_sigterm_handler = take_sigterm
         self._print = worker.print_to_stdstream  # Ray has no setting for where it tells of processes that died
         worker.print_to_stdstream = _to_log
         log.info("connected to the Ray cluster %s", self._address or "of this job")
