@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -132,6 +132,8 @@ class WriterStage:
         )
         self._writers: dict[int, _Writer] = {}
         self._losses = 0  # in a row
+        for number in range(count):  # while models are loaded
+            self._start(number)
 
     def put(self, tasks: Sequence[Task], outcomes: Outcomes, results: Sequence[ray.ObjectRef]) -> None:
         pairs: dict[int, list[tuple[Task, Failure | bool]]] = {}
@@ -197,19 +199,19 @@ class WriterStage:
         self._writers[number] = writer = _Writer(number, actor, node.id)
         return writer
 
-    def _take(self, writer: _Writer, what, reference: ray.ObjectRef) -> None:
+    def _take(self, writer: _Writer, what: Callable[[_Writer, ray.ObjectRef], None], reference: ray.ObjectRef) -> None:
+        """Do `what` with a reference; whatever it raises, the writer is used no more."""
         try:
             what(writer, reference)
-        except RayActorError as error:
-            self._lose(writer, error)
-        except RayTaskError as error:
-            if isinstance(error.cause, RayError):
-                self._lose(writer, error.cause)
+        except RayError as error:
+            if not isinstance(error, RayTaskError) or isinstance(error.cause, RayError):
+                self._lose(writer, error)
             else:
                 self._end(writer)
                 raise_bug(error)
-        except RayError as error:
-            self._lose(writer, error)
+        except BaseException:
+            self._end(writer)
+            raise
 
     def _stored(self, writer: _Writer, reference: ray.ObjectRef) -> None:
         try:

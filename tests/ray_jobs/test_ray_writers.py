@@ -165,16 +165,20 @@ def test_the_node_of_a_writer_is_lost_with_what_it_had(cluster, begun, ray_job, 
 
 
 @pytest.mark.slow
-def test_a_full_disk_of_a_writer_is_named_and_the_job_finishes_when_there_is_room(
-    cluster, writers, job, small_disk, photos, tmp_path, contents
+@pytest.mark.parametrize("full", ["work", "shared"])
+def test_a_full_disk_is_named_and_the_job_finishes_when_there_is_room(
+    cluster, writers, job, small_disk, photos, tmp_path, contents, full
 ):
+    """The one of the writers, or the one where they bring their shards."""
     place, remount = small_disk
-    folder, store = photos(300), tmp_path / "shared" / "s.roi"
-    options = {"work": str(place / "work"), "dtype": "float32"}
-    with pytest.raises(DiskError, match=rf"writer \d.*the disk at {place} is full") as failed:
-        writers(folder, store, shard_size="1GB", **options)
-    assert failed.value.exit_code == 74
+    places = {"work": tmp_path / "work", "shared": tmp_path / "shared", full: place / full}
+    folder, store = photos(300), places["shared"] / "s.roi"
+    options = {"work": str(places["work"]), "dtype": "float32"}
+    with pytest.raises(DiskError, match=f"the disk at {place} is full") as failed:
+        writers(folder, store, shard_size="1GB" if full == "work" else SHARD, **options)
+    assert failed.value.exit_code == 74 and (full == "shared" or "writer" in str(failed.value))
     kept = len(registered(store))
+    assert bool(kept) == (full == "shared")
     remount("size=20m")
     summary = writers(folder, store, **options)
     assert (summary.records, summary.already) == (300, kept)
