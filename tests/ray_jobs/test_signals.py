@@ -39,8 +39,9 @@ def test_a_reader_of_stderr_that_is_gone_disturbs_nothing(signals):
 def test_a_terminal_that_closes_drains(tmp_path):
     """Nothing that is printed afterwards fails, and a second hang-up, as shells send it, stops nothing at once."""
     code = (
-        "import os, signal, sys, time\nfrom ray_jobs.signals import Drain\nwith Drain() as drain:\n"
-        "    print('ready', flush=True)\n    end = time.monotonic() + 30\n"
+        "import os, signal, sys, time\nfrom ray_jobs.signals import Drain\n"
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"  # these tests may run under nohup themselves
+        "with Drain() as drain:\n    print('ready', flush=True)\n    end = time.monotonic() + 30\n"
         "    while not drain.requested and time.monotonic() < end:\n        time.sleep(0.01)\n"
         "    os.kill(os.getpid(), signal.SIGHUP)\n"
         f"    open({str(tmp_path / 'told')!r}, 'w').write(str(drain.requested))\n"
