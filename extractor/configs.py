@@ -55,7 +55,7 @@ class C4Config:
     num_attributes: int = 400
     class_embedding: int = 256
     attribute_hidden: int = 512
-    roi_chunk: int = 50  # RoIs per pass of the region head; fixed, so that results do not depend on their number
+    roi_chunk: int = 25  # RoIs per pass of the region head; fixed, so that results do not depend on their number
 
     @property
     def dim(self) -> int:
