@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,16 +16,17 @@ import numpy as np
 import torch
 import xxhash
 
-from cache import DataError, UsageError, WeightsError, open_store
+from cache import DataError, InputNotFound, UsageError, WeightsError, open_store
 
 from .data import TaskData
-from .encoders import Encoder, load_encoder, load_tokenizer
+from .encoders import Encoder, encoder_config, load_encoder, load_tokenizer
 from .evaluation import predict_answers, score_captions
 from .negatives import HardNegatives
 from .objectives import objective_of
 from .predictions import score_predictions
 from .recipes import Recipe, published_recipe
 from .tasks import Selection, Task, load_task
+from .tasks.files import find_file
 from .training import BEST, Progress, Trainer
 
 SHOT_SETUPS = ("few-shot", "max-shot")
@@ -89,6 +90,19 @@ class Setting:
     def load_task(self) -> Task:
         """Raises: UsageError."""
         return load_task(self.task, self.annotations)
+
+    def check(self, task: Task, selections: Sequence[Selection], option: str) -> None:
+        """What can be told before anything is loaded; `option` is how the user names the checkpoint.
+
+        Raises: UsageError, InputNotFound.
+        """
+        encoder_config(self.encoder)
+        _ = self.on, self.bfloat16
+        for selection in selections:
+            if find_file(path := task.path(selection)) is None:
+                raise InputNotFound(f"{task.name}: {path} is not there (nor with .gz or .zip behind it)")
+        if self.checkpoint and not Path(self.checkpoint).exists():
+            raise InputNotFound(f"{option} {self.checkpoint} does not exist")
 
     def build(self, task: Task) -> Encoder:
         """Raises: UsageError, InputNotFound, WeightsError."""

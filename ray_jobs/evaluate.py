@@ -16,6 +16,7 @@ from cache.output import say, table
 from consumers.results import Row, Table
 
 from .fan_out import exit_code, fan_out, show_failures
+from .options import ENGINES
 from .signals import INTERRUPTED, Drain
 
 if TYPE_CHECKING:
@@ -66,8 +67,8 @@ def evaluate(
     ]
     if missing:
         raise UsageError(f"evaluate needs {', '.join(missing)}, or --predictions FILE")
-    if engine not in ("local", "ray"):
-        raise UsageError(f"--engine {engine!r} is not local or ray")
+    if engine not in ENGINES:
+        raise UsageError(f"--engine {engine!r} is not {' or '.join(ENGINES)}")
     from consumers.runs import EvaluationRun, checkpoint_identity
 
     base = EvaluationRun(
@@ -77,7 +78,7 @@ def evaluate(
     )  # fmt: skip
     runs = [replace(base, language=one) for one in _languages(base, language)]
     for run in runs:
-        check(run)
+        run.check(run.tested, [run.selection], "--checkpoint")
     far = engine == "ray" or address is not None
     with Drain("batch at work", "finished scores are kept") as drain:
         work = Evaluation(str(out), quiet or far, None if far else lambda: drain.requested)
@@ -114,21 +115,6 @@ class Evaluation:
                     raise KeyboardInterrupt
 
             return runs.evaluate(run, self._out, report)
-
-
-def check(run: EvaluationRun) -> None:
-    """What can be told before anything is loaded. Raises: UsageError, InputNotFound."""
-    from cache import InputNotFound
-    from consumers.encoders import encoder_config
-    from consumers.tasks.files import find_file
-
-    encoder_config(run.encoder)
-    task, _ = run.tested, (run.on, run.bfloat16)
-    path = task.path(run.selection)
-    if find_file(path) is None:
-        raise InputNotFound(f"{task.name}: {path} is not there (nor with .gz or .zip behind it)")
-    if not Path(run.checkpoint).exists():
-        raise InputNotFound(f"--checkpoint {run.checkpoint} does not exist")
 
 
 def _languages(run: EvaluationRun, asked: str) -> list[str]:

@@ -17,6 +17,7 @@ from cache.output import say, table
 from consumers.results import Row, Table
 
 from .fan_out import exit_code, fan_out, show_failures
+from .options import ENGINES
 from .signals import INTERRUPTED, Drain
 
 if TYPE_CHECKING:
@@ -75,8 +76,8 @@ def finetune(
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress."),
 ) -> None:
     """Fine-tune an encoder on a task, from a store; the same line again continues an interrupted run."""
-    if engine not in ("local", "ray"):
-        raise UsageError(f"--engine {engine!r} is not local or ray")
+    if engine not in ENGINES:
+        raise UsageError(f"--engine {engine!r} is not {' or '.join(ENGINES)}")
     if grid is not None and grid not in GRIDS:
         raise UsageError(f"--grid {grid!r} is not one of {', '.join(GRIDS)}")
     import_module("tensorboard")  # its absence is told before anything is read
@@ -95,7 +96,7 @@ def finetune(
     )  # fmt: skip
     runs = [with_recipe(run, changes) for run in (_grid(base, grid == "manyshot") if grid else [base])]
     for run in runs:
-        check(run)
+        run.check(run.load_task(), [run.train_selection, run.dev_selection], "--init")
     if workers > 1 and grid:
         raise UsageError("--workers is for one run; the runs of a grid share the cluster by themselves")
     apart = workers == 1 and (engine == "ray" or address is not None)
@@ -133,21 +134,6 @@ def _grid(base: FinetuneRun, many: bool) -> list[FinetuneRun]:
         which = f"in {base.language!r}{f' of {base.shots} shots' if base.shots else ''}"
         raise UsageError(f"{base.task} has no sets of {'many' if many else 'few'} shots {which}")
     return found
-
-
-def check(run: FinetuneRun) -> None:
-    """What can be told before anything is loaded. Raises: UsageError, InputNotFound."""
-    from cache import InputNotFound
-    from consumers.encoders import encoder_config
-    from consumers.tasks.files import find_file
-
-    encoder_config(run.encoder)
-    task, _ = run.load_task(), (run.on, run.bfloat16)
-    for selection in (run.train_selection, run.dev_selection):
-        if find_file(path := task.path(selection)) is None:
-            raise InputNotFound(f"{task.name}: {path} is not there (nor with .gz or .zip behind it)")
-    if run.checkpoint and not Path(run.checkpoint).exists():
-        raise InputNotFound(f"--init {run.checkpoint} does not exist")
 
 
 class Finetuning:
