@@ -14,6 +14,7 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -87,14 +88,27 @@ def read_predictions(path: Path) -> list | np.ndarray:
 
 
 def score_answers(task: Task, examples: Sequence[Example], rows: Sequence[Any]) -> dict[str, Any]:
-    """Accuracy: a prediction is right when it is the answer, character by character. Rows of other ids are ignored."""
-    right = answered_right(task, examples, rows)
-    result = {"accuracy": percent(sum(right), len(examples)), "n": len(examples), **task.more_scores(examples, right)}
-    return result | {"subsets": subset_accuracies(examples, right)}
+    """Accuracy: a prediction is right when it is the answer, character by character, or as the task says. Rows of other
+    ids are ignored."""
+    said = predictions_of(task, examples, rows)
+    right = [task.is_right(example, one) for example, one in zip(examples, said, strict=True)]
+    each = task.each_scores(examples, said)
+    more = {name: float(values.mean()) if len(values) else 0.0 for name, values in each.items()}
+    result = {"accuracy": percent(sum(right), len(examples)), "n": len(examples), **more}
+    return result | task.more_scores(examples, right) | {"subsets": subset_scores(examples, right, each)}
 
 
 def answered_right(task: Task, examples: Sequence[Example], rows: Sequence[Any]) -> list[bool]:
     """Which examples are answered right. Raises: DataError: a row cannot be read, or an example has none."""
+    pairs = zip(examples, predictions_of(task, examples, rows), strict=True)
+    return [task.is_right(example, said) for example, said in pairs]
+
+
+def predictions_of(task: Task, examples: Sequence[Example], rows: Sequence[Any]) -> list[str]:
+    """What was said of each example; classes may be given by number.
+
+    Raises: DataError: a row cannot be read, or an example has none.
+    """
     said = _by_id(rows)
     rows_by_number = said.keys() == {str(row) for row in range(len(examples))}
     if rows_by_number and not any(example.id in said for example in examples):
@@ -105,19 +119,23 @@ def answered_right(task: Task, examples: Sequence[Example], rows: Sequence[Any])
             f"{len(missing):,} of {len(examples):,} rows of the annotations have no prediction: "
             f"{', '.join(missing[:5])}{' ...' if len(missing) > 5 else ''}"
         )
-    return [_is_right(task, example, said[example.id]) for example in examples]
+    return [_class_name(task, said[example.id]) for example in examples]
 
 
-def subset_accuracies(examples: Sequence[Example], right: Sequence[bool]) -> dict[str, dict[str, dict[str, float]]]:
-    """{fact: {value: {"accuracy": ..., "n": ...}}} for each fact that the examples tell."""
-    groups: dict[str, dict[str, list[bool]]] = defaultdict(lambda: defaultdict(list))
-    for example, hit in zip(examples, right, strict=True):
+def subset_scores(
+    examples: Sequence[Example], right: Sequence[bool], each: Mapping[str, np.ndarray] = MappingProxyType({})
+) -> dict[str, dict[str, dict[str, float]]]:
+    """{fact: {value: {"accuracy": ..., "n": ..., and the means of `each`}}} for each fact that the examples tell."""
+    groups: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for place, example in enumerate(examples):
         for fact, value in example.facts.items():
-            groups[fact][value].append(hit)
-    return {
-        fact: {value: {"accuracy": percent(sum(hits), len(hits)), "n": len(hits)} for value, hits in values.items()}
-        for fact, values in groups.items()
-    }
+            groups[fact][value].append(place)
+
+    def scores(places: list[int]) -> dict[str, float]:
+        accuracy = percent(sum(right[place] for place in places), len(places))
+        return {"accuracy": accuracy, "n": len(places), **{k: float(v[places].mean()) for k, v in each.items()}}
+
+    return {fact: {value: scores(places) for value, places in values.items()} for fact, values in groups.items()}
 
 
 def _by_id(rows: Sequence[Any]) -> dict[str, Any]:
@@ -133,11 +151,9 @@ def _by_id(rows: Sequence[Any]) -> dict[str, Any]:
     return found
 
 
-def _is_right(task: Task, example: Example, said: Any) -> bool:
-    """A row without a label is never right. Classes may be given by number."""
-    if isinstance(said, int) and not isinstance(said, bool) and 0 <= said < len(task.labels):
-        said = task.labels[said]
-    return bool(example.labels) and str(said) == example.answer
+def _class_name(task: Task, said: Any) -> str:
+    named = isinstance(said, int) and not isinstance(said, bool) and 0 <= said < len(task.labels)
+    return task.labels[said] if named else str(said)
 
 
 def score_recall(task: Task, examples: Sequence[Example], found: Sequence[Any] | np.ndarray) -> dict[str, Any]:

@@ -79,8 +79,11 @@ def _check(task: Task, selection: Selection, store: Any) -> dict[str, Any]:
     if not task.is_there(selection):
         return {"set": str(selection), "state": "absent", "detail": str(task.path(selection))}
     examples = task.load(selection)
-    found, wanted = Count.of(examples), task.counts[selection]
-    problems = [] if wanted in (None, found) else [f"published are {wanted.rows:,} rows and {wanted.images:,} pictures"]
+    found, problems = Count.of(examples), []
+    if wanted := task.published(selection):
+        if (found.rows, wanted.images or found.images) != (wanted.rows, found.images):
+            pictures = "" if wanted.images is None else f" and {wanted.images:,} pictures"
+            problems.append(f"published are {wanted.rows:,} rows{pictures}")
     row = {"set": str(selection), "rows": found.rows, "pictures": found.images}
     notes = []
     if store is not None:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from cache import DataError, UsageError
 from cache.keys import candidates
 
@@ -52,6 +54,9 @@ class Example:
         labels: class index -> score; empty when the row has no label, or one outside the vocabulary: never right.
         answer: what the file says is right, in words.
         facts: what results are broken down by, such as "concept" or "structural".
+        answers: all that are right, of tasks whose answers are texts of any kind; `answer` is the first of them.
+        references: the answers as the publishers cut them into words, which soft metrics compare with.
+        answered_in: language of the answers, ISO 639-1.
     """
 
     id: str
@@ -60,14 +65,17 @@ class Example:
     labels: Mapping[int, float] = field(default_factory=dict)
     answer: str = ""
     facts: Mapping[str, str] = field(default_factory=dict)
+    answers: tuple[str, ...] = ()
+    references: tuple[str, ...] = ()
+    answered_in: str = "en"
 
 
 @dataclass(frozen=True)
 class Count:
-    """How many rows and pictures a selection has."""
+    """How many rows and pictures a selection has; None for pictures that nobody counted."""
 
     rows: int
-    images: int
+    images: int | None
 
     @classmethod
     def of(cls, examples: Sequence[Example]) -> Count:
@@ -138,9 +146,25 @@ class Task(ABC):
         """
         return self.load(selection)
 
+    def is_right(self, example: Example, said: str) -> bool:
+        """Whether a prediction is: a row without a label has none that is."""
+        return bool(example.labels) and said == example.answer
+
+    def each_scores(self, examples: Sequence[Example], said: Sequence[str]) -> dict[str, np.ndarray]:
+        """Scores of each prediction that only this task has, in percent, whose means are told beside the accuracy."""
+        return {}
+
+    def said_in_the_end(self, said: Sequence[str], selection: Selection) -> list[str]:
+        """What predictions become before they are kept and scored, such as translations."""
+        return list(said)
+
     def more_scores(self, examples: Sequence[Example], right: Sequence[bool]) -> dict[str, float]:
         """Scores that only this task has, beside its accuracy, from which examples were answered right."""
         return {}
+
+    def published(self, selection: Selection) -> Count | None:
+        """What the files of a selection, as they are here, should hold."""
+        return self.counts[selection]
 
     def is_there(self, selection: Selection) -> bool:
         """Whether the file of a selection is on the disk."""
