@@ -11,8 +11,10 @@ import torch
 
 from cache import DataError
 
-from .data import TaskData
+from .data import Inputs, TaskData
 from .encoders import Embedded, Encoder, score_pairs
+from .models.base import Batch, Model
+from .models.data import ModelData
 from .tasks import Task
 
 TEXTS = 16  # captions whose scores are written at a time
@@ -22,15 +24,15 @@ Report = Callable[[int, int], None]
 
 
 def predict_answers(
-    encoder: Encoder,
+    encoder: Encoder | Model,
     task: Task,
-    data: TaskData,
+    data: TaskData | ModelData,
     batch_size: int = 64,
     device: torch.device | str = "cpu",
     bfloat16: bool = False,
     progress: Report | None = None,
 ) -> list[dict[str, str]]:
-    """The likeliest class of each example, in the layout of the published predictions: its name, or its answer.
+    """The answer to each example, in the layout of the published predictions: of an encoder its likeliest class.
 
     Examples are read in their own order, in batches of `batch_size`, which matters to VL-BERT's legacy positions only.
     `progress` is called with how many examples are done, of how many.
@@ -38,18 +40,24 @@ def predict_answers(
     Raises: CorruptRecord, StoreDamaged, DiskError.
     """
     encoder = encoder.to(device).eval()
-    head, found = encoder.head(task.head), []
+    found = []
     with torch.inference_mode(), autocast(device, bfloat16):
         for start in range(0, len(data), batch_size):
             rows = range(start, min(start + batch_size, len(data)))
             images = data.images[rows.start : rows.stop]
             texts = np.repeat(np.arange(rows.start, rows.stop), images.shape[1])
-            logits = head(encoder(*data.inputs(texts.tolist(), images.ravel().tolist()).to(device)))
-            for row, best in zip(rows, logits.argmax(1).tolist(), strict=True):
-                found.append({"questionId": data.examples[row].id, "prediction": task.labels[best]})
+            inputs = data.inputs(texts.tolist(), images.ravel().tolist()).to(device)
+            for row, answer in zip(rows, _answers(encoder, task, inputs), strict=True):
+                found.append({"questionId": data.examples[row].id, "prediction": answer})
             if progress:
                 progress(rows.stop, len(data))
     return found
+
+
+def _answers(encoder: Encoder | Model, task: Task, inputs: Inputs | Batch) -> list[str]:
+    if isinstance(encoder, Model):
+        return encoder.answers(inputs, task)
+    return [task.labels[best] for best in encoder.head(task.head)(encoder(*inputs)).argmax(1).tolist()]
 
 
 def score_captions(

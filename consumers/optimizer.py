@@ -1,4 +1,5 @@
-"""The optimiser and schedule that the published encoders were fine-tuned with (pytorch_transformers 1.1's AdamW)."""
+"""The optimiser and schedule that the published encoders were fine-tuned with (pytorch_transformers 1.1's AdamW), and
+those of models that were trained with torch's own."""
 
 from __future__ import annotations
 
@@ -6,6 +7,9 @@ from collections.abc import Iterable, Mapping
 
 import torch
 from torch import nn
+
+from .encoders import Encoder
+from .recipes import Recipe
 
 
 class AdamW(torch.optim.AdamW):
@@ -47,6 +51,28 @@ class AdamW(torch.optim.AdamW):
     def load_state_dict(self, state_dict: Mapping) -> None:
         self.steps = state_dict["steps"]
         super().load_state_dict({key: value for key, value in state_dict.items() if key != "steps"})
+
+
+def optimizer_of(model: nn.Module, recipe: Recipe) -> torch.optim.AdamW:
+    """The optimiser of a recipe for the trainable parameters of an encoder, or of a model beside them."""
+    if recipe.optimizer == "volta":
+        parameters = model.volta_parameters() if isinstance(model, Encoder) else _named(model)
+        groups = parameter_groups({names[0]: parameter for names, parameter in parameters}, recipe.weight_decay)
+        return AdamW(groups, recipe.lr)
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return torch.optim.AdamW(trainable, recipe.lr, weight_decay=recipe.weight_decay)
+
+
+def _named(model: nn.Module) -> list[tuple[tuple[str], nn.Parameter]]:
+    return [((name,), parameter) for name, parameter in model.named_parameters()]
+
+
+def schedule_of(optimizer: torch.optim.Optimizer, recipe: Recipe, examples: int) -> torch.optim.lr_scheduler.LambdaLR:
+    """The learning rates of a recipe over the updates that so many examples make."""
+    if recipe.constant:
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+    total = recipe.updates(examples)
+    return warmup_linear(optimizer, recipe.warmup * total, total)
 
 
 def parameter_groups(named: Mapping[str, nn.Parameter], weight_decay: float = 1e-4) -> list[dict]:

@@ -21,13 +21,15 @@ class Recipe:
         epochs: how many are run.
         scheduled: epochs after which the rate would be 0; more than `epochs` stops early, as published.
         warmup: share of the scheduled updates in which the rate rises from 0.
-        weight_decay, clip: of AdamW; global L2 norm at which gradients are cut.
+        weight_decay, clip: of AdamW; global L2 norm at which gradients are cut, None for no cut.
         max_tokens: length at which texts are cut.
         validate_every: updates between validations within an epoch; None validates after epochs only.
         dev_items: so many examples of the dev set are looked at, the first ones; None for all.
         hard_negatives: retrieval's fourth option is a caption of a picture that looks alike, rather than any.
         drop_last: leave out what does not fill a micro-batch at the end of an epoch, where there is a whole one.
         seed: of order, negatives, dropout and fresh weights.
+        optimizer: "volta" for AdamW as the encoders were trained with, "torch" for torch's own, which decays all.
+        constant: the rate neither rises nor falls.
     """
 
     lr: float
@@ -37,21 +39,23 @@ class Recipe:
     scheduled: int = 20
     warmup: float = 0.1
     weight_decay: float = 1e-4
-    clip: float = 1.0
+    clip: float | None = 1.0
     max_tokens: int = 80
     validate_every: int | None = None
     dev_items: int | None = None
     hard_negatives: bool = False
     drop_last: bool = False
     seed: int = 0
+    optimizer: str = "volta"
+    constant: bool = False
 
     def __post_init__(self) -> None:
         for name in ("batch", "accumulate", "epochs", "scheduled", "max_tokens", "validate_every", "dev_items"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise UsageError(f"{name} must be at least 1, not {value}")
         for name in ("lr", "clip"):
-            if not getattr(self, name) > 0:
-                raise UsageError(f"{name} must be above 0, not {getattr(self, name)}")
+            if (value := getattr(self, name)) is not None and not value > 0:
+                raise UsageError(f"{name} must be above 0, not {value}")
         if not 0 <= self.warmup <= 1 or not self.weight_decay >= 0:
             raise UsageError(
                 f"warmup must be from 0 to 1 and weight decay at least 0, not {self.warmup} and {self.weight_decay}"
@@ -112,6 +116,12 @@ def published_recipe(task: str, encoder: str, shots: str | None = None) -> Recip
 
     Raises: UsageError: none were published for them.
     """
+    from .models import MODELS, model_class
+
+    if encoder in MODELS:
+        if (own := model_class(encoder).recipe) is None:
+            raise UsageError(f"{encoder} is used as it is, and not fine-tuned")
+        return own
     base = SAME_AS.get(task, task)
     if base not in RECIPES:
         raise UsageError(f"no recipe was published for {task}; there are {', '.join([*RECIPES, *SAME_AS])}")

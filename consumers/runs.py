@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -19,21 +20,26 @@ import xxhash
 from cache import DataError, InputNotFound, UsageError, WeightsError, open_store
 
 from .data import TaskData
-from .encoders import Encoder, encoder_config, load_encoder, load_tokenizer
+from .encoders import Encoder, list_encoders, load_encoder, load_tokenizer
 from .evaluation import predict_answers, score_captions
+from .models import MODELS, list_models, load_model, model_class
+from .models.base import Model
+from .models.data import ModelData, StoredPictures
+from .models.images import FolderOfImages
 from .negatives import HardNegatives
 from .objectives import objective_of
 from .predictions import score_predictions
 from .recipes import Recipe, published_recipe
 from .tasks import Selection, Task, load_task
 from .tasks.files import find_file
-from .training import BEST, Progress, Trainer
+from .training import BEST, Progress, Trainer, weights_of
 
 SHOT_SETUPS = ("few-shot", "max-shot")
 SETUPS = ("zero-shot", "translate-test", "few-shot", "max-shot", "translate-train")
 DEV_SETS = ("english", "target", "translated")
 PRECISIONS = ("auto", "float32", "bfloat16")
 OTHER_PICTURES = 1000  # wrong options of a training set with one picture
+HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 TARGET_DEV = ("xgqa",)  # tasks whose few-shot runs were validated in the language itself
 
 Report = Callable[[int, int], None]
@@ -44,8 +50,9 @@ class Setting:
     """What all runs have.
 
     Attributes:
-        encoder: a name of `list_encoders()`.
-        checkpoint: weights to start from or to evaluate; None draws them anew.
+        encoder: a name of `list_encoders()` or `list_models()`.
+        checkpoint: weights to start from or to evaluate; None draws them anew, or takes a model's published ones. Of a
+            model a hub id or a folder.
         task: a name of `list_tasks()`.
         stores: what `open_store` takes.
         annotations: folder of the task's annotations.
@@ -54,6 +61,7 @@ class Setting:
         legacy: reproduce the published quirks of the encoder.
         device: auto, cpu, cuda or cuda:N.
         precision: auto, float32 or bfloat16 (autocast); auto is bfloat16 on a GPU.
+        images: folder of the pictures, for models that read them instead of a store.
     """
 
     encoder: str
@@ -66,6 +74,7 @@ class Setting:
     legacy: bool = False
     device: str = "auto"
     precision: str = "auto"
+    images: str | None = None
 
     @property
     def on(self) -> torch.device:
@@ -96,33 +105,61 @@ class Setting:
 
         Raises: UsageError, InputNotFound.
         """
-        encoder_config(self.encoder)
         _ = self.on, self.bfloat16
+        self._check_model(task)
         for selection in selections:
             if find_file(path := task.path(selection)) is None:
                 raise InputNotFound(f"{task.name}: {path} is not there (nor with .gz or .zip behind it)")
         if self.checkpoint and not Path(self.checkpoint).exists():
-            raise InputNotFound(f"{option} {self.checkpoint} does not exist")
+            if self.encoder not in MODELS or not HUB_ID.fullmatch(self.checkpoint):
+                raise InputNotFound(f"{option} {self.checkpoint} does not exist")
 
-    def build(self, task: Task) -> Encoder:
+    def _check_model(self, task: Task) -> None:
+        """Whether there is such an encoder or model, and what it reads is given. Raises: UsageError, InputNotFound."""
+        reads = "store"
+        if self.encoder in MODELS:
+            known = model_class(self.encoder)
+            reads = known.reads
+            if task.name not in known.tasks:
+                raise UsageError(f"{self.encoder} does not answer {task.name}, but {', '.join(known.tasks)}")
+        elif self.encoder not in list_encoders():
+            raise UsageError(
+                f"unknown encoder {self.encoder!r}; choose from {', '.join(list_encoders())}, or from the models "
+                f"{', '.join(list_models())}"
+            )
+        given = self.stores if reads == "store" else self.images
+        other = self.images if reads == "store" else self.stores
+        if not given or other:
+            wanted = "a store (--store)" if reads == "store" else "pictures (--images DIR)"
+            unwanted = "pictures" if reads == "store" else "a store"
+            raise UsageError(f"{self.encoder} reads {wanted}, and not {unwanted}")
+        if self.images and not Path(self.images).is_dir():
+            raise InputNotFound(f"--images {self.images} is not a folder")
+
+    def build(self, task: Task) -> Encoder | Model:
         """Raises: UsageError, InputNotFound, WeightsError."""
+        if self.encoder in MODELS:
+            return load_model(self.encoder, self.checkpoint, task, self.tokenizer, self.legacy)
         labels = len(task.labels) if task.metric == "accuracy" else 1
         return load_encoder(self.encoder, self.checkpoint, heads={task.head: labels}, legacy=self.legacy)
 
     def data(
         self,
-        encoder: Encoder,
+        encoder: Encoder | Model,
         task: Task,
         selection: Selection,
         max_tokens: int,
         shuffled: bool = False,
         most: int | None = None,
-    ) -> TaskData:
+    ) -> TaskData | ModelData:
         """The examples of a selection, or the first ones of them, with what the stores have of them.
 
         Raises: InputNotFound, DataError, MissingKeys, StoreMismatch, StoreNotFound, StoreDamaged.
         """
         examples = task.load(selection)[:most]
+        if isinstance(encoder, Model):
+            pictures = FolderOfImages(self.images) if self.images else StoredPictures(open_store(self.stores))
+            return ModelData(examples, pictures, encoder, max_tokens, shuffled)
         tokenizer = load_tokenizer(encoder.config, self.tokenizer)
         one_picture = selection.split == "train" and len({keys for e in examples for keys in e.images}) == 1
         others = OTHER_PICTURES if one_picture and task.metric == "recall" else 0
@@ -285,8 +322,11 @@ def finetune(
     dev = run.data(encoder, task, run.dev_selection, recipe.max_tokens, most=recipe.dev_items)
     drawn = [str(encoder.report)] if encoder.report and encoder.report.fresh else []
     notes = [*data.notes, *_oddities(task, data), *drawn]
-    hard = task.metric == "recall" and recipe.hard_negatives and len(data.keys) > 1
-    objective = objective_of(task, encoder.config, HardNegatives(data) if hard else None)
+    if isinstance(encoder, Model):
+        objective = encoder.objective(task)
+    else:
+        hard = task.metric == "recall" and recipe.hard_negatives and len(data.keys) > 1
+        objective = objective_of(task, encoder.config, HardNegatives(data) if hard else None)
     facts = {**asdict(replace(run, recipe=None, device="auto")), "weights": checkpoint_identity(run.checkpoint)}
     trainer = Trainer(
         encoder, task.head, objective, data, dev, recipe, folder, facts, run.on, run.bfloat16,
@@ -295,7 +335,7 @@ def finetune(
     progress = trainer.run(stop)
     return {
         "finished": progress.epoch >= recipe.epochs, "updates": progress.updates, "dev": progress.best,
-        "best_update": progress.best_update, "weights": str(Path(folder) / BEST), "notes": notes,
+        "best_update": progress.best_update, "weights": str(weights_of(encoder, Path(folder) / BEST)), "notes": notes,
         "key_forms": data.forms,
     }  # fmt: skip
 

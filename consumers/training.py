@@ -26,8 +26,10 @@ from cache.files import disk_errors
 from .data import Inputs, TaskData
 from .encoders import Encoder, save_encoder
 from .evaluation import autocast
+from .models.base import Model
+from .models.data import ModelData
 from .objectives import Objective
-from .optimizer import AdamW, parameter_groups, warmup_linear
+from .optimizer import optimizer_of, schedule_of
 from .recipes import Recipe
 from .run_log import RunLog
 
@@ -35,10 +37,23 @@ STATE, BEST, LAST = "state.pt", "best.safetensors", "last.safetensors"
 VALIDATION_BATCH = 256  # pairs
 
 
+def weights_of(model: Encoder | Model, path: Path) -> Path:
+    """Where weights lie that are kept as `path`: of a model beside the encoders, a folder without the suffix."""
+    return path.with_suffix("") if isinstance(model, Model) else path
+
+
+def save_weights(model: Encoder | Model, path: Path) -> None:
+    """Write what the model is loaded from, see `weights_of`."""
+    if isinstance(model, Model):
+        model.save(weights_of(model, path))
+    else:
+        save_encoder(model, path)
+
+
 class Scorer(nn.Module):
     """An encoder with one of its heads: inputs in, logits out. What distributed training wraps."""
 
-    def __init__(self, encoder: Encoder, head: str):
+    def __init__(self, encoder: Encoder | Model, head: str):
         super().__init__()
         self.encoder, self.name = encoder, head
 
@@ -100,7 +115,7 @@ class Trainer:
     """One fine-tuning run.
 
     Args:
-        encoder: with the head that the task needs; trained in place.
+        encoder: with the head that the task needs, or a model beside the encoders; trained in place.
         head: its name.
         objective: what batches are made of, and the loss.
         data, dev: examples to train on and to choose the best weights by.
@@ -124,11 +139,11 @@ class Trainer:
 
     def __init__(
         self,
-        encoder: Encoder,
+        encoder: Encoder | Model,
         head: str,
         objective: Objective,
-        data: TaskData,
-        dev: TaskData,
+        data: TaskData | ModelData,
+        dev: TaskData | ModelData,
         recipe: Recipe,
         folder: str | Path,
         facts: dict[str, Any] | None = None,
@@ -153,11 +168,9 @@ class Trainer:
         self.scorer: nn.Module = Scorer(encoder.to(self.device), head)
         if self.ranks.count > 1:
             self.scorer = nn.parallel.DistributedDataParallel(self.scorer, find_unused_parameters=True)
-        named = {names[0]: parameter for names, parameter in encoder.volta_parameters()}
-        self.parameters = [parameter for parameter in named.values() if parameter.requires_grad]
-        self.optimizer = AdamW(parameter_groups(named, recipe.weight_decay), recipe.lr)
-        total = recipe.updates(len(data))
-        self.schedule = warmup_linear(self.optimizer, recipe.warmup * total, total)
+        self.parameters = [parameter for parameter in encoder.parameters() if parameter.requires_grad]
+        self.optimizer = optimizer_of(encoder, recipe)
+        self.schedule = schedule_of(self.optimizer, recipe, len(data))
         self._load()
         self._log = RunLog(self.folder, self.progress.updates, self.facts, wandb) if self.ranks.rank == 0 else None
 
@@ -193,7 +206,7 @@ class Trainer:
                         self._save()
                         return
         if self.ranks.rank == 0:
-            save_encoder(self.encoder, self.folder / LAST)
+            save_weights(self.encoder, self.folder / LAST)
 
     def _updates(self, reader: ThreadPoolExecutor) -> Iterator[list[tuple[Inputs, Tensor]]]:
         """The micro-batches of each update of the rest of this epoch; the next ones are read meanwhile."""
@@ -216,7 +229,7 @@ class Trainer:
             found.append(self._inputs(self.data, rows.tolist(), rng))
         return found
 
-    def _inputs(self, data: TaskData, rows: list[int], rng: np.random.Generator) -> tuple[Inputs, Tensor]:
+    def _inputs(self, data: TaskData | ModelData, rows: list[int], rng: np.random.Generator) -> tuple[Inputs, Tensor]:
         """In pinned memory for a GPU, which then copies them while it computes."""
         texts, images, target = self.objective.pairs(data, rows, rng)
         inputs = data.inputs(texts, images)
@@ -239,7 +252,8 @@ class Trainer:
                 f"{self.schedule.get_last_lr()[0]:.3g}"
             )
         progress.rate = self.schedule.get_last_lr()[0]
-        nn.utils.clip_grad_norm_([p for p in self.parameters if p.grad is not None], self.recipe.clip)
+        if self.recipe.clip:
+            nn.utils.clip_grad_norm_([p for p in self.parameters if p.grad is not None], self.recipe.clip)
         self.optimizer.step()
         self.schedule.step()
         self.optimizer.zero_grad(set_to_none=True)
@@ -248,7 +262,7 @@ class Trainer:
         progress.losses.append(total)
         progress.loss = float(np.mean(progress.losses))
         if self._log:
-            images = sum(len(inputs.features) for inputs, _ in micros) * self.ranks.count
+            images = sum(len(inputs[0]) for inputs, _ in micros) * self.ranks.count
             self._log.update(progress.updates, total, progress.rate, images)
 
     def _no_sync(self, more: bool) -> AbstractContextManager:
@@ -263,7 +277,7 @@ class Trainer:
         if score > progress.best:
             progress.best, progress.best_update = score, progress.updates
             if self.ranks.rank == 0:
-                save_encoder(self.encoder, self.folder / BEST)
+                save_weights(self.encoder, self.folder / BEST)
         line = {"update": progress.updates, "epoch": progress.epoch, "loss": progress.loss, "dev": score}
         progress.losses.clear()
         if self._log:
@@ -272,7 +286,7 @@ class Trainer:
         self._report(progress, line)
 
     @torch.no_grad()
-    def score(self, data: TaskData) -> float:
+    def score(self, data: TaskData | ModelData) -> float:
         """Percent of the examples that are right; of retrieval, captions whose picture beats three others."""
         self.encoder.eval()
         right, items = torch.zeros((), dtype=torch.float64, device=self.device), 0

@@ -35,9 +35,12 @@ def evaluate(
     task: str = typer.Option(..., "--task", metavar="TASK", help="One of `roivault tasks list`."),
     annotations: Path = typer.Option(..., "--annotations", metavar="DIR", help="The folder of the task's annotations."),
     language: str = typer.Option("en", "--language", metavar="L|all", help="Of the test set."),
-    encoder: str = typer.Option(None, "--encoder", metavar="NAME", help="Which encoder the checkpoint is of."),
-    checkpoint: Path = typer.Option(None, "--checkpoint", metavar="FILE", help="Its weights, fine-tuned on the task."),
+    encoder: str = typer.Option(None, "--encoder", metavar="NAME", help="Which encoder or model the checkpoint is of."),
+    checkpoint: str = typer.Option(
+        None, "--checkpoint", metavar="FILE|ID", help="Its weights, fine-tuned on the task; of a model also a hub id."
+    ),
     store: list[str] = typer.Option([], "--store", metavar="STORE", help="Regions of the pictures; may be repeated."),
+    images: Path = typer.Option(None, "--images", metavar="DIR", help="The pictures, for models that read pixels."),
     setup: str = typer.Option("zero-shot", "--setup", metavar="|".join(SETUPS), help="How the checkpoint was made."),
     shots: str = typer.Option(None, "--shots", metavar="N", help="That a few-shot checkpoint was trained on."),
     predictions: Path = typer.Option(None, "--predictions", metavar="FILE", help="Score this file; may be gzipped."),
@@ -56,25 +59,27 @@ def evaluate(
 ) -> None:
     """Score an encoder on a task, from a store; finished languages are not repeated. Or score a predictions file."""
     if predictions is not None:
-        given = {"--encoder": encoder, "--checkpoint": checkpoint, "--store": store, "--shots": shots}
-        if clash := [name for name, value in (given | {"--shuffled": shuffled}).items() if value]:
+        given = {"--encoder": encoder, "--checkpoint": checkpoint, "--store": store, "--images": images}
+        if clash := [n for n, value in (given | {"--shots": shots, "--shuffled": shuffled}).items() if value]:
             raise UsageError(f"--predictions is scored as it is; {', '.join(clash)} has no place beside it")
         scores = score_file(task, annotations, language, predictions, setup, eval_set)
         _print_scores(scores, as_json)
         return
-    missing = [
-        name for name, value in (("--encoder", encoder), ("--checkpoint", checkpoint), ("--store", store)) if not value
-    ]
-    if missing:
+    from consumers.models import MODELS
+
+    needed = {"--encoder": encoder, "--store": store or images}
+    if encoder not in MODELS:  # of which the published weights are known
+        needed |= {"--checkpoint": checkpoint}
+    if missing := [name for name in ("--encoder", "--checkpoint", "--store") if not needed.get(name, True)]:
         raise UsageError(f"evaluate needs {', '.join(missing)}, or --predictions FILE")
     if engine not in ENGINES:
         raise UsageError(f"--engine {engine!r} is not {' or '.join(ENGINES)}")
     from consumers.runs import EvaluationRun, checkpoint_identity
 
     base = EvaluationRun(
-        encoder, str(checkpoint), task, tuple(store), str(annotations), tokenizer=tokenizer, legacy=legacy,
-        device=device, precision=precision, setup=setup, shots=shots, eval_set=eval_set, batch_size=batch_size,
-        shuffled=shuffled, weights=checkpoint_identity(str(checkpoint)),
+        encoder, checkpoint, task, tuple(store), str(annotations), tokenizer=tokenizer, legacy=legacy,
+        device=device, precision=precision, images=images and str(images), setup=setup, shots=shots, eval_set=eval_set,
+        batch_size=batch_size, shuffled=shuffled, weights=checkpoint_identity(checkpoint),
     )  # fmt: skip
     runs = [replace(base, language=one) for one in _languages(base, language)]
     for run in runs:

@@ -37,12 +37,15 @@ def register(app: typer.Typer) -> None:
 
 
 def finetune(
-    encoder: str = typer.Option(..., "--encoder", metavar="NAME", help="One of the encoders."),
+    encoder: str = typer.Option(..., "--encoder", metavar="NAME", help="One of the encoders, or of the models."),
     task: str = typer.Option(..., "--task", metavar="TASK", help="One of `roivault tasks list`."),
-    store: list[str] = typer.Option(..., "--store", metavar="STORE", help="Regions of the pictures; may be repeated."),
+    store: list[str] = typer.Option([], "--store", metavar="STORE", help="Regions of the pictures; may be repeated."),
     annotations: Path = typer.Option(..., "--annotations", metavar="DIR", help="The folder of the task's annotations."),
+    images: Path = typer.Option(None, "--images", metavar="DIR", help="The pictures, for models that read pixels."),
     out: Path = typer.Option(Path("runs"), "--out", "-o", help="Folder of the runs; the same line continues them."),
-    init: Path = typer.Option(None, "--init", metavar="FILE", help="Weights to start from; default drawn anew."),
+    init: str = typer.Option(
+        None, "--init", metavar="FILE|ID", help="Weights to start from; default drawn anew, of a model the published."
+    ),
     language: str = typer.Option("en", "--language", metavar="L|all", help="Of the training set."),
     shots: str = typer.Option(None, "--shots", metavar="N", help="Train on a few-shot set."),
     translated: bool = typer.Option(False, "--translated", help="Train on texts translated into the language."),
@@ -91,8 +94,8 @@ def finetune(
     )  # fmt: skip
     changes = dict(zip(RECIPE_OPTIONS, values, strict=True))
     base = FinetuneRun(
-        encoder, init and str(init), task, tuple(store), str(annotations), language, tokenizer, legacy, device,
-        precision, shots, translated, dev,
+        encoder, init, task, tuple(store), str(annotations), language, tokenizer, legacy, device,
+        precision, images and str(images), shots, translated, dev,
     )  # fmt: skip
     runs = [with_recipe(run, changes) for run in (_grid(base, grid == "manyshot") if grid else [base])]
     for run in runs:
