@@ -7,6 +7,9 @@ nothing but the fields named here.
                   one row is the stored record, untouched: `cache.record.decode` checks that it is that key's. Where
                   there is none the row is null and the metadata of the batch are JSON: {"missing": true}; {"failure":
                   {kind, message, source}}; {"damaged": true}, the server's copy cannot be read.
+                  Or ticket {v, store, places}, each [shard number, offset, length] as an index tells it: the row is
+                  those bytes of a sealed shard, {"missing": true} where it has none. Nothing is looked up, and a
+                  client goes on reading what its manifest lists, whatever has been added since.
     DoExchange    The same, any number of times on one stream, asked ahead of the answers: each request comes as the
                   metadata of a message of its own. Answers come in order; before the batches of each is a message
                   with metadata only, {"request": its number from 0, "keys": their count}. What a DoGet would be
@@ -48,6 +51,7 @@ VERSION = 1
 PORT = 8815
 MAX_KEYS = 4096  # of a request
 MAX_REQUEST_BYTES = 8 << 20
+MAX_PLACE_BYTES = 1 << 28  # of one place
 MAX_PAGE = 10_000
 FILE_CHUNK = 1 << 20  # bytes of a result of `manifest` and `index`
 AUTHORIZATION = "authorization"
@@ -57,7 +61,18 @@ INVALID_ARGUMENT, TOO_LARGE, NOT_FOUND, DATA_LOSS = "INVALID_ARGUMENT", "TOO_LAR
 RESOURCE_EXHAUSTED, DRAINING = "RESOURCE_EXHAUSTED", "DRAINING"
 
 _COUNT_LIMIT = 1 << 62
+
+
+def _is_place(value: Any) -> bool:
+    counts = isinstance(value, list) and len(value) == 3 and all(type(v) is int and v >= 0 for v in value)
+    return counts and value[1] < _COUNT_LIMIT and value[2] <= MAX_PLACE_BYTES
+
+
 _KINDS = {
+    "places": (
+        lambda v: isinstance(v, list) and all(map(_is_place, v)),
+        f"a list of [shard number, offset, length], each of at most {MAX_PLACE_BYTES} bytes",
+    ),
     "keys": (lambda v: isinstance(v, list) and all(isinstance(key, str) for key in v), "a list of texts"),
     "store": (lambda v: v is None or isinstance(v, str), "a name or null"),
     "file": (lambda v: isinstance(v, str), "a name"),
@@ -68,6 +83,7 @@ _KINDS = {
 }
 
 RECORDS = ("store", "keys")  # fields of a ticket, an exchanged request, and the command of a descriptor
+PLACES = ("store", "places")  # of a ticket or an exchanged request, otherwise
 ACTIONS: dict[str, tuple[tuple[str, ...] | None, str]] = {  # name -> (fields of its body, what it is)
     "health": (None, "Whether the server takes requests; needs no token."),
     "stores": (None, "The stores that may be read, and the limits of a request."),
@@ -128,8 +144,13 @@ def encode_request(**fields: Any) -> bytes:
     return json.dumps({"v": VERSION, **fields}).encode()
 
 
-def decode_request(data: bytes, fields: Sequence[str], max_bytes: int = MAX_REQUEST_BYTES) -> Mapping[str, Any]:
-    """The fields of a request, all of which are there and of their kind. Raises: InvalidRequest."""
+def decode_request(
+    data: bytes, fields: Sequence[str], max_bytes: int = MAX_REQUEST_BYTES, *, otherwise: Sequence[str] = ()
+) -> Mapping[str, Any]:
+    """The fields of a request, all of which are there and of their kind: `fields`, or those of `otherwise`.
+
+    Raises: InvalidRequest.
+    """
     if len(data) > max_bytes:
         raise InvalidRequest(f"a request may have {max_bytes} bytes, this one has {len(data)}", TOO_LARGE)
     try:
@@ -139,7 +160,7 @@ def decode_request(data: bytes, fields: Sequence[str], max_bytes: int = MAX_REQU
     if not isinstance(request, dict) or request.get("v") != VERSION or type(request["v"]) is not int:
         raise InvalidRequest(f'the request is no JSON object with "v": {VERSION}, the version that is spoken here')
     del request["v"]
-    if request.keys() != set(fields):
+    if request.keys() not in (set(fields), set(otherwise or fields)):
         raise InvalidRequest(f"the request has other fields than v, {', '.join(fields)}")
     for name, value in request.items():
         fits, kind = _KINDS[name]
