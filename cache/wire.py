@@ -14,8 +14,8 @@ nothing but the fields named here.
                   metadata of a message of its own. Answers come in order; before the batches of each is a message
                   with metadata only, {"request": its number from 0, "keys": their count}. What a DoGet would be
                   refused for ends the stream. It ends well when the client is done writing and all is answered.
-    GetFlightInfo command {v, store, keys} -> endpoints with a ticket for at most MAX_KEYS keys each, total_records and
-                  total_bytes of what the store has of them. It reads no record.
+    GetFlightInfo command {v, store, keys} -> endpoints with a ticket for some of the keys each, total_records and
+                  total_bytes of what the store has of all of them. It reads no record.
     DoAction      Answers are JSON, except those of `manifest` and `index`, whose results joined are bytes of a file.
         health    no body, no token -> {"status": "serving" or "draining"}
         stores    no body -> {"stores": [names], "max_keys", "max_request_bytes"}

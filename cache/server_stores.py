@@ -1,0 +1,218 @@
+"""What a feature server offers: the sealed shards of stores on this machine, which it only ever reads."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from .cold import available_memory, read_values
+from .errors import CorruptRecord, DataError, RoivaultError, UsageError
+from .files import disk_errors
+from .index import FILE as MERGED_INDEX
+from .index import Entry
+from .manifest import FILE as MANIFEST
+from .manifest import Manifest
+from .shard import SealedShard
+from .snapshot import Snapshot, State
+from .states import is_record
+from .targets import Target, absolute, on_this_machine, resolve_targets
+from .wire import FILE_CHUNK, NOT_FOUND, InvalidRequest, Note
+
+_AT_ONCE = 32  # records of a request that are in memory together, where they are read from the disk
+_SEARCHED = 1 << 16  # states that are looked through at a time for those of a page
+
+_log = logging.getLogger("roivault.server")
+
+
+class SealedSnapshot(Snapshot):
+    """Without the open shards, so that no lock file is made and no transaction begun."""
+
+    def _take(self, check: bool, shards: frozenset[int] | None) -> None:
+        sealed = frozenset(shard.number for shard in Manifest.load(self.path).sealed)
+        super()._take(check, sealed if shards is None else sealed & shards)
+
+    @cached_property
+    def fits_in_memory(self) -> bool:
+        available = available_memory()
+        return available is None or sum(self._sizes.values()) <= available
+
+    @cached_property
+    def manifest_bytes(self) -> bytes:
+        return self.manifest.to_bytes()
+
+
+class ServedStore:
+    """A store, or some shards of one, for many threads at a time. What is sealed meanwhile is found by itself.
+
+    Args:
+        path: the store directory.
+        shards: which of its shards; None: all that are sealed, or will be.
+
+    Attributes:
+        name: the stem of its directory.
+
+    Raises: StoreNotFound, StoreDamaged.
+    """
+
+    def __init__(self, path: Path, shards: frozenset[int] | None = None):
+        self.path, self.name = path, path.stem
+        self._shards, self._lock = shards, threading.Lock()
+        self._snapshot = SealedSnapshot(path, shards=shards)
+        self._failed_at: object = None
+
+    def snapshot(self) -> SealedSnapshot:
+        """Of the store as it is now; as it was last, while it cannot be read."""
+        signature = self._snapshot._signature()
+        if signature not in (self._snapshot.signature, self._failed_at):
+            with self._lock:
+                if signature not in (self._snapshot.signature, self._failed_at):
+                    try:
+                        self._snapshot = SealedSnapshot(self.path, shards=self._shards)
+                    except RoivaultError as error:
+                        self._failed_at = signature
+                        _log.error("%s is served as it was: %s", self.name, error)
+        return self._snapshot
+
+    def find(self, keys: Sequence[str]) -> tuple[SealedSnapshot, list[State | None]]:
+        """The state of each key. Raises: StoreDamaged."""
+        snapshot = self._snapshot
+        states = snapshot.states(keys)
+        if any(state is None or not state.is_record for state in states) and self.snapshot() is not snapshot:
+            snapshot = self._snapshot
+            states = snapshot.states(keys)
+        return snapshot, states
+
+    def answers(self, keys: Sequence[str]) -> Iterator[list[memoryview | Note]]:
+        """The record of each key, or why there is none; some at a time, in order. Raises: StoreDamaged.
+
+        Records are views of the mapped shards, or copies where the store does not fit in memory.
+        """
+        snapshot, states = self.find(keys)
+        step = max(1, len(keys)) if snapshot.fits_in_memory else _AT_ONCE
+        for start in range(0, len(keys), step):
+            part = slice(start, start + step)
+            yield self._values(snapshot, keys[part], states[part])
+
+    def _values(
+        self, snapshot: SealedSnapshot, keys: Sequence[str], states: Sequence[State | None]
+    ) -> list[memoryview | Note]:
+        found: list[memoryview | Note] = [Note()] * len(keys)
+        places: list[tuple[int, SealedShard, Entry]] = []
+        for i, (key, state) in enumerate(zip(keys, states, strict=True)):
+            if state is None:
+                continue
+            try:
+                if state.is_record:
+                    places.append((i, snapshot.mapped(state.shard), state.entry))
+                else:
+                    failure = asdict(snapshot.failure(key, state))
+                    found[i] = Note({name: failure[name] for name in ("kind", "message", "source")})
+            except DataError as error:
+                found[i] = self._damaged(error)
+        if snapshot.fits_in_memory:
+            values = (shard.value(entry) for _, shard, entry in places)
+        else:
+            values = read_values([(shard, entry) for _, shard, entry in places])
+        for (i, shard, entry), value in zip(places, values, strict=True):
+            if shard.is_new(entry):
+                if xxhash.xxh3_64_intdigest(value) != entry.checksum:
+                    value = self._damaged(CorruptRecord(keys[i], f"its checksum is wrong ({shard.path})"))
+                else:
+                    shard.mark(entry)
+            found[i] = value
+        return found
+
+    def _damaged(self, error: DataError) -> Note:
+        _log.error("%s: %s", self.name, error)
+        return Note(damaged=True)
+
+    def size_of(self, keys: Sequence[str]) -> tuple[int, int]:
+        """Number of records of these keys, and their bytes. Raises: StoreDamaged."""
+        entries = [state.entry for state in self.find(keys)[1] if state is not None and state.is_record]
+        return len(entries), sum(entry.length for entry in entries)
+
+    def _page(
+        self, snapshot: SealedSnapshot, records: bool, after: str | None, limit: int
+    ) -> tuple[list[tuple[str, State]], str | None]:
+        """The keys of about `limit` records, or failures, in the order of their hashes, and where the next page begins.
+
+        Raises: InvalidRequest, StoreDamaged.
+        """
+        if after is not None and not re.fullmatch("[0-9a-f]{16}", after):
+            raise InvalidRequest("after is to be what the page before said, or null")
+        index = snapshot.resolved()
+        hashes, flags = index.columns["hash"], index.columns["flags"]
+        start = 0 if after is None else int(np.searchsorted(hashes, np.uint64(int(after, 16)), "right"))
+        found: list[int] = []
+        while start < len(index) and len(found) < limit:
+            wanted = [is_record(flag) == records for flag in flags[start : start + _SEARCHED].tolist()]
+            found += (np.flatnonzero(wanted)[: limit - len(found)] + start).tolist()
+            start = found[-1] + 1 if len(found) == limit else start + _SEARCHED
+        while 0 < start < len(index) and hashes[start] == hashes[start - 1]:  # pages end between hashes
+            if is_record(flags[start]) == records:
+                found.append(start)
+            start += 1
+        states = [(index.text(index.key(i)), index.entry(i)) for i in found]
+        page = [(key, State(entry.flags, entry.shard, entry, None)) for key, entry in states]
+        return page, f"{int(hashes[start - 1]):016x}" if start < len(index) else None
+
+    def keys(self, after: str | None, limit: int) -> dict[str, Any]:
+        """A page of keys that have records. Raises: InvalidRequest, StoreDamaged."""
+        page, after = self._page(self.snapshot(), True, after, limit)
+        return {"keys": [key for key, _ in page], "after": after}
+
+    def failures(self, after: str | None, limit: int) -> dict[str, Any]:
+        """A page of failures. Raises: InvalidRequest, CorruptRecord, StoreDamaged."""
+        snapshot = self.snapshot()
+        page, after = self._page(snapshot, False, after, limit)
+        return {"failures": [asdict(snapshot.failure(key, state)) for key, state in page], "after": after}
+
+    def stats(self) -> dict[str, Any]:
+        """Raises: StoreDamaged."""
+        snapshot = self.snapshot()
+        index, manifest = snapshot.resolved(), snapshot.manifest
+        return {
+            "records": index.records,
+            "failures": index.failures,
+            "bytes": sum(shard.bytes for shard in manifest.shards),
+            "shards": len(manifest.shards),
+            "dim": manifest.dim,
+            "feature_dtype": manifest.feature_dtype,
+        }
+
+    def file(self, name: str, offset: int, length: int | None) -> Iterator[bytes]:
+        """Bytes of the manifest or of an index. Raises: InvalidRequest: there is none of this name; DiskError."""
+        snapshot = self.snapshot()
+        if name == MANIFEST:
+            end = len(snapshot.manifest_bytes) if length is None else offset + length
+            yield snapshot.manifest_bytes[offset:end]
+            return
+        names = [shard.index_file for shard in snapshot.manifest.shards] + [MERGED_INDEX] * bool(snapshot.merged)
+        if name not in names:
+            raise InvalidRequest(f"the store has no index {name!r}", NOT_FOUND)
+        path = self.path / name
+        with disk_errors(path), open(path, "rb") as file:
+            file.seek(offset)
+            while data := file.read(FILE_CHUNK if length is None else min(FILE_CHUNK, length)):
+                yield data
+                length = None if length is None else length - len(data)
+
+
+def served_stores(target: Target) -> dict[str, ServedStore]:
+    """The stores to serve, by name. Raises: UsageError, StoreNotFound, StoreDamaged."""
+    stores: dict[str, ServedStore] = {}
+    for place, shards in resolve_targets(absolute(target)):
+        store = ServedStore(on_this_machine(place), shards)
+        other = stores.setdefault(store.name, store)
+        if other is not store:
+            raise UsageError(f"{other.path} and {store.path} have one name, {store.name!r}: serve one, or rename it")
+    return stores
