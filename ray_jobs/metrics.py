@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-import re
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from cache import UsageError
+from cache.endpoints import serve_registry
 
 from .tally import STAGES, Tally
-
-LOOPBACK = "127.0.0.1"
-
-
-def parse_endpoint(text: str) -> tuple[str, int]:
-    """Host and port of "9100", "0.0.0.0:9100" or "[::]:9100"; only this machine when no host is given.
-
-    Raises: UsageError.
-    """
-    match = re.fullmatch(r"(?:\[([\da-fA-F:.]+)\]:|([^\s:\[\]]+):)?(\d{1,5})", text.strip())
-    if not match or int(match[3]) > 65535:
-        raise UsageError(f"--metrics-port {text!r} is not a port: give for instance 9100, 0.0.0.0:9100, or 0 for any")
-    return match[1] or match[2] or LOOPBACK, int(match[3])
 
 
 @contextmanager
@@ -33,7 +18,7 @@ def serve_metrics(tally: Tally, endpoint: str | None, **build: Any) -> Iterator[
 
     Args:
         tally: what the job has done so far.
-        endpoint: see `parse_endpoint`; port 0 picks a free one; None serves nothing.
+        endpoint: see `cache.endpoints.parse_endpoint`; port 0 picks a free one; None serves nothing.
         build: labels of `roivault_job_info`, such as version and model.
 
     Yields: the URL.
@@ -43,27 +28,13 @@ def serve_metrics(tally: Tally, endpoint: str | None, **build: Any) -> Iterator[
     if endpoint is None:
         yield None
         return
-    from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+    from prometheus_client import CollectorRegistry, ProcessCollector
 
-    host, port = parse_endpoint(endpoint)
     registry = CollectorRegistry()
     registry.register(JobCollector(tally, build))
     ProcessCollector(registry=registry)
-    try:
-        server, thread = start_http_server(port, host, registry)
-    except (OSError, UnicodeError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise UsageError(
-            f"--metrics-port {endpoint}: cannot listen on {host} port {port}: {why}; choose another, or 0"
-        ) from None
-    url = f"http://{f'[{host}]' if ':' in host else host}:{server.server_port}/metrics"
-    print(f"metrics at {url}", file=sys.stderr)
-    try:
+    with serve_registry(registry, endpoint) as url:
         yield url
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 class JobCollector:

@@ -7,13 +7,13 @@ import re
 from dataclasses import dataclass
 
 from cache import UsageError
+from cache.endpoints import parse_endpoint
 from cache.keys import FILE_KEY_RULES, printable
 from cache.regions import FEATURE_DTYPES
 from cache.remote import RemoteFolder, is_url, shown
 from extractor.given_boxes import FORMATS as BOX_FORMATS
 from extractor.given_boxes import UNITS as BOX_UNITS
 
-from .metrics import parse_endpoint
 from .tally import Allowance
 
 KEY_RULES = FILE_KEY_RULES
@@ -56,7 +56,7 @@ class ExtractOptions:
         retry_failed: try the inputs again that the store holds a failure of.
         refresh_changed: do the inputs again whose image file is not the one that their record was made from.
         max_failures: how many may fail, "N" or "P%", for the job to count as done.
-        metrics_port: serve metrics for Prometheus there while the job runs, see `metrics.parse_endpoint`.
+        metrics_port: serve metrics for Prometheus there while the job runs, see `cache.endpoints.parse_endpoint`.
         quiet: show no progress.
 
     Raises:

@@ -6,7 +6,7 @@ import urllib.request
 import pytest
 
 from cache import Failure, UsageError
-from ray_jobs.metrics import parse_endpoint, serve_metrics
+from ray_jobs.metrics import serve_metrics
 from ray_jobs.options import ExtractOptions
 from ray_jobs.sources import Item, Unusable
 from ray_jobs.tally import Tally
@@ -30,20 +30,6 @@ def scrape(url):
         assert answer.headers["Content-Type"].startswith("text/plain")
         lines = answer.read().decode().splitlines()
     return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if line[:1] != "#")}
-
-
-@pytest.mark.parametrize(
-    ("text", "endpoint"),
-    [
-        ("9100", ("127.0.0.1", 9100)),
-        ("0", ("127.0.0.1", 0)),
-        ("0.0.0.0:9100", ("0.0.0.0", 9100)),
-        ("[::1]:80", ("::1", 80)),
-        ("head:65535", ("head", 65535)),
-    ],
-)
-def test_endpoint(text, endpoint):
-    assert parse_endpoint(text) == endpoint
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "65536", "1.5", "host:", ":80", "a b:80", "::1:80", "http://h:80"])
