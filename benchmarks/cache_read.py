@@ -136,7 +136,6 @@ def measure_workers(path: Path, volta: Reader, keys: Sequence[str], turns: int) 
     loaders = {
         "2 workers, volta": DataLoader(OneByOne(volta, keys), BATCH, **common),
         "2 workers, roivault f32": RegionLoader(path, keys, BATCH, **common),
-        "2 workers, roivault f32, reused": RegionLoader(path, keys, BATCH, reuse_buffers=True, **common),
     }
     times: dict[str, list] = {name: [] for name in loaders}
     for turn in range(turns + 1):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import get_worker_info
 
+from .lending import Slabs, receive, values_in
 from .regions import BFLOAT16
 
 
@@ -36,12 +37,16 @@ class RegionBatch:
     keys: list[str]
     _in_flight: torch.cuda.Event | None = field(default=None, repr=False, compare=False)
     _layout: tuple | None = field(default=None, repr=False, compare=False)  # what `empty_batch` was asked for
+    _slab: Tensor | None = field(default=None, repr=False, compare=False)  # what the features lie in, if it is lent
 
     def __len__(self) -> int:
         return len(self.keys)
 
     def __reduce__(self) -> tuple:
-        return RegionBatch, (*self.tensors().values(), self.keys)
+        if self._slab is None or not _is_worker():
+            return RegionBatch, (*self.tensors().values(), self.keys)
+        _, *small = self.arrays.values()
+        return _received, (self._slab, self.features.shape, self.features.dtype, small, self.keys)
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensor fields by name."""
@@ -75,12 +80,14 @@ def empty_batch(
     dtype: torch.dtype,
     out: RegionBatch | None = None,
     pinned: bool = False,
+    slabs: Slabs | None = None,
 ) -> RegionBatch:
     """A batch whose values and keys are still to be written.
 
     Args:
         out: an earlier batch, whose memory is used again where it is large enough; itself, if it fits as it is.
         pinned: memory that is not taken from `out` is page-locked.
+        slabs: of a worker, for the features, unless all of them are lent.
     """
     if out is not None and out._in_flight is not None:
         out._in_flight.synchronize()
@@ -95,9 +102,24 @@ def empty_batch(
         "locations": ((images, rows, num_locations), torch.float32),
         "num_regions": ((images,), torch.int64),
     }
+    slab = slabs and slabs.lend(prod((images, rows, dim)) * dtype.itemsize)
+    if slab is not None:
+        tensors = {name: torch.empty(shape, dtype=kind) for name, (shape, kind) in layout.items() if name != "features"}
+        return RegionBatch(values_in(slab, *layout["features"]), **tensors, keys=[], _slab=slab)
     buffers = out.tensors() if out is not None else {}
     tensors = {name: _allocate(buffers.get(name), *shape, pinned) for name, shape in layout.items()}
     return RegionBatch(**tensors, keys=[], _layout=wanted)
+
+
+def _received(
+    slab: Tensor, shape: torch.Size, dtype: torch.dtype, small: list[np.ndarray], keys: list[str]
+) -> RegionBatch:
+    """A batch of a worker, in the process that it was made for."""
+    return RegionBatch(receive(slab, shape, dtype), *map(torch.from_numpy, small), keys, _slab=slab)
+
+
+def _is_worker() -> bool:
+    return get_worker_info() is not None
 
 
 def _as_array(tensor: Tensor) -> np.ndarray:
@@ -110,7 +132,7 @@ def _allocate(buffer: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype,
     count = prod(shape)
     if buffer is not None and buffer.dtype == dtype and buffer.untyped_storage().nbytes() >= count * dtype.itemsize:
         return torch.empty(0, dtype=dtype).set_(buffer.untyped_storage(), 0, shape)
-    if get_worker_info() is not None:  # made where the other process can see it, it is not copied on its way
+    if _is_worker():  # made where the other process can see it, it is not copied on its way
         storage = torch.UntypedStorage._new_shared(max(count, 1) * dtype.itemsize)
         return torch.empty(0, dtype=dtype).set_(storage, 0, shape)
     return torch.empty(shape, dtype=dtype, pin_memory=pinned)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from .batch import RegionBatch, empty_batch
 from .errors import DataError, UsageError, require_one_of, require_whole
+from .lending import Slabs
 from .mapped import BoxesAndFeatures
 from .regions import BFLOAT16, Regions
 
@@ -53,7 +54,7 @@ class Collation:
             raise UsageError(f"dtype={self.dtype} is not torch.float32, torch.float16 or torch.bfloat16")
 
     def __call__(self, images: Sequence[Regions] | BoxesAndFeatures, out: RegionBatch | None = None,
-                 pinned: bool = False) -> RegionBatch:  # fmt: skip
+                 pinned: bool = False, slabs: Slabs | None = None) -> RegionBatch:  # fmt: skip
         """Raises: DataError."""
         if not isinstance(images, BoxesAndFeatures):
             images = BoxesAndFeatures.of(images)
@@ -73,7 +74,7 @@ class Collation:
             most = self.max_regions - extra
             kept = [min(count, most) for count in counts]
         rows = self.max_regions if self.pad_to_max else most + extra
-        batch = empty_batch(len(counts), rows, dims[0], self.num_locations, self.dtype, out, pinned)
+        batch = empty_batch(len(counts), rows, dims[0], self.num_locations, self.dtype, out, pinned, slabs)
         batch.keys = images.keys
         filled, boxes, locations = (batch.arrays[name] for name in ("num_regions", "boxes", "locations"))
         filled[:] = [count + extra for count in kept] if extra else kept

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 from .batch import RegionBatch
 from .collate import Collation, collate_regions
 from .errors import DataError, RoivaultError, UsageError, require_one_of, require_whole
+from .lending import Slabs
 from .lookup import list_of_keys
 from .mapped import BoxesAndFeatures, MappedRecords
 from .regions import Regions
@@ -107,8 +108,9 @@ class RegionLoader(DataLoader):
             it is initialised, else one process alone.
         num_workers, multiprocessing_context, persistent_workers, prefetch_factor, timeout: see torch's DataLoader.
         pin_memory: batches in page-locked memory, for non-blocking copies to a GPU.
-        reuse_buffers: write batches over earlier ones, which saves most of the cost of fresh memory: a batch is valid
-            only until the next one is asked for.
+        reuse_buffers: without workers, write each batch over the one before, which saves the cost of fresh memory: a
+            batch is valid only until the next one is asked for. Workers write over batches that are no longer used
+            anyhow: there it changes nothing.
         collation: max_regions, pad_to_max, num_locations, global_region, normalize, dtype: see `collate_regions`.
 
     Attributes:
@@ -168,11 +170,11 @@ class RegionLoader(DataLoader):
         pinned = pin_memory and not num_workers and torch.cuda.is_available()
         for name, value, least in (("num_workers", num_workers, 0), ("prefetch_factor", prefetch_factor or 1, 1)):
             require_whole(name, value, least)
-        in_flight = (prefetch_factor or 2) if num_workers else 0  # batches that a worker is ahead
-        buffers = in_flight + 2 if reuse_buffers and num_workers else int(reuse_buffers)
+        # Of each worker are at most: the batches that it is ahead, and one of now and one of just before.
+        slabs = (prefetch_factor or 2) + 2
         try:
             super().__init__(
-                _Batches(target, options, buffers, pinned), batch_sampler=sampler, collate_fn=_as_it_is,
+                _Batches(target, options, reuse_buffers, pinned, slabs), batch_sampler=sampler, collate_fn=_as_it_is,
                 num_workers=num_workers, pin_memory=pin_memory, multiprocessing_context=multiprocessing_context,
                 persistent_workers=persistent_workers, prefetch_factor=prefetch_factor, timeout=timeout,
             )  # fmt: skip
@@ -185,12 +187,11 @@ class RegionLoader(DataLoader):
         self.batch_sampler.epoch = epoch
 
     def __iter__(self) -> Iterator[RegionBatch]:
-        # Memory that workers write to again stays mapped here as long as its tensors are alive.
-        mapped = deque(maxlen=self.num_workers * self.dataset.buffers)
+        mapped = deque(maxlen=self.num_workers * self.dataset.most_slabs)  # to be found again, not mapped again
         for batch in super().__iter__():
             if isinstance(batch, RoivaultError):
                 raise batch
-            mapped.append(batch)
+            mapped.append(batch._slab)
             yield batch
 
 
@@ -198,26 +199,27 @@ class _Batches(Dataset[RegionBatch]):
     """Lists of indices in, batches out.
 
     Args:
-        buffers: write over the memory of so many earlier batches in turn; 0: new memory for each.
+        reuse: write over the batch before; not in a worker.
+        slabs: number of pieces of memory that a worker lends batches in.
     """
 
-    def __init__(self, regions: RegionDataset, collation: Collation, buffers: int, pinned: bool):
-        self.regions, self.collation, self.buffers, self.pinned = regions, collation, buffers, pinned
-        self._earlier: deque[RegionBatch] = deque()
+    def __init__(self, regions: RegionDataset, collation: Collation, reuse: bool, pinned: bool, slabs: int):
+        self.regions, self.collation, self.reuse, self.pinned = regions, collation, reuse, pinned
+        self.most_slabs, self._slabs = slabs, Slabs(slabs)
+        self._earlier: RegionBatch | None = None
 
     def __len__(self) -> int:
         return len(self.regions)
 
     def __getitems__(self, indices: Sequence[int]) -> RegionBatch | RoivaultError:
-        try:
-            out = self._earlier.popleft() if self.buffers and len(self._earlier) == self.buffers else None
-            batch = self.collation(self.regions.boxes_and_features(indices), out, self.pinned)
-        except RoivaultError as error:
-            if get_worker_info() is None:
-                raise
-            return error  # torch would make it a RuntimeError
-        if self.buffers:
-            self._earlier.append(batch)
+        if get_worker_info() is not None:
+            try:
+                return self.collation(self.regions.boxes_and_features(indices), slabs=self._slabs)
+            except RoivaultError as error:
+                return error  # torch would make it a RuntimeError
+        batch = self.collation(self.regions.boxes_and_features(indices), self._earlier, self.pinned)
+        if self.reuse:
+            self._earlier = batch
         return batch
 
 
