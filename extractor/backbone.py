@@ -106,17 +106,20 @@ class Stem(nn.Module):
 
 
 class Backbone(nn.Module):
-    """Images f32[B,3,h,w] to the res4 map f32[B,C,~h/16,~w/16]; h and w at least MIN_SIDE."""
+    """Images f32[B,3,h,w] to the res4 map f32[B,C,~h/16,~w/16]; h and w at least MIN_SIDE.
+
+    `groups` of the 3x3 convolutions make it a ResNeXt; for `caffe_pool` see `Stem`.
+    """
 
     stride = 16
 
-    def __init__(self, config: C4Config, norm: Norm = FrozenBatchNorm2d):
+    def __init__(self, config: C4Config, norm: Norm = FrozenBatchNorm2d, groups: int = 1, caffe_pool: bool = True):
         super().__init__()
         (c2, c3, c4, _), (w2, w3, w4, _), (b2, b3, b4, _) = config.channels, config.widths, config.blocks
-        self.stem = Stem(config.stem_channels, norm)
-        self.res2 = make_stage(b2, config.stem_channels, w2, c2, norm)
-        self.res3 = make_stage(b3, c2, w3, c3, norm, stride=2)
-        self.res4 = make_stage(b4, c3, w4, c4, norm, stride=2)
+        self.stem = Stem(config.stem_channels, norm, caffe_pool)
+        self.res2 = make_stage(b2, config.stem_channels, w2, c2, norm, groups=groups)
+        self.res3 = make_stage(b3, c2, w3, c3, norm, stride=2, groups=groups)
+        self.res4 = make_stage(b4, c3, w4, c4, norm, stride=2, groups=groups)
 
     def forward(self, images: Tensor) -> Tensor:
         return self.res4(self.res3(self.res2(self.stem(images))))

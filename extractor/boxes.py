@@ -22,7 +22,7 @@ def grid_anchors(height: int, width: int, stride: int, sizes, ratios, device=Non
     """
     widths = [(math.sqrt(size * size / ratio), ratio) for size in sizes for ratio in ratios]
     cells = [(-w / 2, -ratio * w / 2, w / 2, ratio * w / 2) for w, ratio in widths]
-    return _on_grid(cells, height, width, stride, device)
+    return on_grid(cells, height, width, stride, device)
 
 
 def encode_deltas(boxes: Tensor, targets: Tensor, weights=(1.0, 1.0, 1.0, 1.0)) -> Tensor:
@@ -70,22 +70,28 @@ def pairwise_iou(boxes: Tensor, others: Tensor) -> Tensor:
     return shared / (area.unsqueeze(-1) + other_area.unsqueeze(-2) - shared)
 
 
-def inclusive_anchors(height: int, width: int, stride: int, size: int, ratios, device=None) -> Tensor:
-    """Inclusive anchors of one pyramid level: f32[height*width*R,4] in (row, column, ratio) order.
+def inclusive_anchors(height: int, width: int, stride: int, sizes, ratios, device=None) -> Tensor:
+    """Inclusive anchors of a map: f32[height*width*R*S,4] in (row, column, ratio, size) order."""
+    return on_grid(inclusive_cells(stride, sizes, ratios), height, width, stride, device)
 
-    The original Detectron's: the sides of a stride x stride window, rounded per ratio (height / width), then scaled to
-    `size`; all centred on the window.
+
+def inclusive_cells(stride: int, sizes, ratios) -> list[tuple[float, float, float, float]]:
+    """Inclusive anchors of a map's first cell in (ratio, size) order.
+
+    Caffe's, and the original Detectron's: the sides of a stride x stride window, rounded per ratio (height / width),
+    then scaled to each size; all centred on the window.
     """
     centre, cells = (stride - 1) / 2, []
     for ratio in ratios:
         base = round(math.sqrt(stride * stride / ratio))
-        half_width = (base * size / stride - 1) / 2
-        half_height = (round(base * ratio) * size / stride - 1) / 2
-        cells.append((centre - half_width, centre - half_height, centre + half_width, centre + half_height))
-    return _on_grid(cells, height, width, stride, device)
+        for size in sizes:
+            half_width = (base * size / stride - 1) / 2
+            half_height = (round(base * ratio) * size / stride - 1) / 2
+            cells.append((centre - half_width, centre - half_height, centre + half_width, centre + half_height))
+    return cells
 
 
-def _on_grid(cells, height: int, width: int, stride: int, device) -> Tensor:
+def on_grid(cells, height: int, width: int, stride: int, device=None) -> Tensor:
     """The boxes `cells` of every cell of a map: f32[height*width*len(cells),4]."""
     x = torch.arange(0, width * stride, stride, dtype=torch.float32, device=device)
     y = torch.arange(0, height * stride, stride, dtype=torch.float32, device=device)

@@ -33,14 +33,28 @@ class Detector(nn.Module):
         self, images: Tensor, rois: list[Tensor] | None = None, chunk: int | None = None
     ) -> Iterator[Detections | None]:
         """Detections of each image of a batch, one after the other; see `networks.Network.detect`."""
+        feature, size = self.map(images)
+        if rois is None:
+            rois = self.propose(feature, size)
+        yield from self.describe_all(feature, rois, size, chunk)
+
+    def map(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        """Feature maps [B,C,h,w] of a batch, and the (height, width) that boxes are clipped to."""
         height, width = images.shape[2:]
         # a sliver is filled up with the mean to the least that the backbone can take
         images = F.pad(images, (0, max(0, MIN_SIDE - width), 0, max(0, MIN_SIDE - height)))
-        feature = self.backbone(images.to(self.backbone.stem.conv1.weight.dtype))
-        size = (images.shape[2], images.shape[3])
-        if rois is None:
-            logits, deltas = self.proposal_generator.rpn_head(feature)
-            rois = [self.proposal_generator.propose(*maps, size)[0] for maps in zip(logits, deltas, strict=True)]
+        weight = next(self.backbone.parameters())
+        return self.backbone(images.to(weight.dtype)), (images.shape[2], images.shape[3])
+
+    def propose(self, feature: Tensor, *arguments) -> list[Tensor]:
+        """Proposals f32[p,4] of each image of a batch; what follows the maps goes to the proposal network."""
+        maps = zip(*self.proposal_generator.rpn_head(feature), strict=True)
+        return [self.proposal_generator.propose(*one, *arguments)[0] for one in maps]
+
+    def describe_all(
+        self, feature: Tensor, rois: list[Tensor], size: tuple[int, int], chunk: int | None
+    ) -> Iterator[Detections | None]:
+        """Detections of each image of a batch from its map and its rois; None where the map is not finite."""
         finite = torch.isfinite(feature).flatten(1).all(dim=1).tolist()
         for index, boxes in enumerate(rois):
             yield self.describe(feature[index : index + 1], boxes, size, chunk) if finite[index] else None

@@ -223,8 +223,10 @@ class Extractor:
         if batch[0].boxes is not None:
             rois = [self._to_device(torch.from_numpy(item.boxes * item.frame.to_resized)) for item in batch]
         inputs = self._to_device(inputs).contiguous(memory_format=torch.channels_last)
-        found = []
-        for item, detections in zip(batch, network.detect(inputs, rois, chunk), strict=True):
+        found, more = [], {}
+        if getattr(network, "needs_frames", False):
+            more["frames"] = [item.frame for item in batch]
+        for item, detections in zip(batch, network.detect(inputs, rois, chunk, **more), strict=True):
             if detections is None or not torch.isfinite(detections.features).all():
                 found.append(None)
                 continue

@@ -25,6 +25,8 @@ class Network(Protocol):
         reduced: names of the submodules that run in a lower precision when one is asked for. They take inputs of the
             dtype of their weights; everything else stays float32.
         unused_tensors: optional, a regular expression for tensors of a checkpoint that are not needed.
+        default_tensors: optional, a method that gives tensors by name which a checkpoint may lack.
+        needs_frames: optional, True where `detect` also takes `frames`, the `preprocess.Frame` of each image.
     """
 
     reduced: tuple[str, ...]

@@ -38,7 +38,7 @@ class Frame:
 
 def frame(rule: Preprocess, height: int, width: int) -> Frame:
     """The frame of an image of that size."""
-    if rule.resize == "opencv":
+    if rule.resize.startswith("opencv"):
         scale = opencv_scale(height, width, rule.short_side, rule.long_side)
         new_height, new_width = (max(1, int(np.round(side * scale))) for side in (height, width))
         return Frame(width, height, (new_height, new_width), (scale, scale))
@@ -53,6 +53,8 @@ def network_input(rgb: np.ndarray, rule: Preprocess, to: Frame) -> Tensor:
         resized = _centred(resize_pillow(np.ascontiguousarray(pixels), to.size).astype(np.float32), rule)
     elif rule.resize == "opencv":
         resized = resize_opencv(_centred(pixels.astype(np.float64), rule), to.scale[0])
+    elif rule.resize == "opencv-raw":
+        resized = _centred(resize_opencv(pixels.astype(np.float32), to.scale[0]), rule)
     else:
         planes = torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1))).float()
         planes = F.interpolate(planes[None], to.size, mode="bilinear", align_corners=False)[0]

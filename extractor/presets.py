@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from cache import UsageError
 
+from . import bua_presets
 from .configs import C4Config, FPNConfig, MaxClassNMS, PerClassNMS, Preprocess
 from .detectron_presets import PREFIX, VSR_VISUALBERT, detectron_preset
 from .preset import Preset
@@ -72,7 +73,7 @@ VG_R101_BUTD = replace(
 VG_R101_ADAPTIVE = replace(
     VG_R101,
     name="vg-r101-adaptive",
-    summary="vg-r101 with its other weights: 10-100 regions by confidence; not Caffe's k10-100 pipeline",
+    summary="vg-r101 with its other weights: 10-100 regions by confidence; Caffe's pipeline is bua-r101-10-100",
     selection=PerClassNMS(threshold=0.3),
     weights="vg_r101_10_100.safetensors",
     urls=(
@@ -129,6 +130,7 @@ PRESETS: dict[str, Preset] = {
         VG_X101_IGLUE,
         FRCNN_VG_HF,
         VSR_VISUALBERT,
+        *bua_presets.PRESETS,
     )
 }
 

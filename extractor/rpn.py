@@ -100,7 +100,7 @@ class PyramidProposalNetwork(nn.Module):
         order = best_places(scores, self.config.proposals_per_level)[: self.config.proposals_per_level]
         scores, deltas = scores[order], deltas[order]
         ratios = self.config.anchor_ratios
-        anchors = inclusive_anchors(*logits.shape[1:], stride, anchor_size, ratios, logits.device)[order]
+        anchors = inclusive_anchors(*logits.shape[1:], stride, (anchor_size,), ratios, logits.device)[order]
         limit = deltas.new_tensor([size[1], size[0], size[1], size[0]]) - 1
         boxes = torch.minimum(decode_inclusive(anchors, deltas).clamp(min=0), limit)
         keep = nms(exclusive(boxes), scores, self.config.proposal_nms)

@@ -75,11 +75,17 @@ def _(rule: PerClassNMS, found: Detections, frame: Frame) -> Selection:
 
 @select.register
 def _(rule: DetectionNMS, found: Detections, frame: Frame) -> Selection:
+    rows, boxes, scores, classes = select_detections(found, rule)
+    boxes = clip_boxes(boxes * boxes.new_tensor(frame.to_original), frame.height, frame.width)
+    return Selection(rows, boxes, scores, classes)
+
+
+def select_detections(found: Detections, rule: DetectionNMS) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """RoIs i64[n], their boxes f32[n,4] in resized pixels, scores f32[n] and classes i64[n], best score first."""
     rows, classes = torch.nonzero(found.class_scores > rule.min_score, as_tuple=True)
     scores, boxes = found.class_scores[rows, classes], found.class_boxes[rows, classes]
     keep = batched_nms(boxes, scores, classes, rule.threshold)[: rule.max_regions]
-    boxes = clip_boxes(boxes[keep] * boxes.new_tensor(frame.to_original), frame.height, frame.width)
-    return Selection(rows[keep], boxes, scores[keep], classes[keep])
+    return rows[keep], boxes[keep], scores[keep], classes[keep]
 
 
 def select_max_class(boxes: Tensor, scores: Tensor, rule: MaxClassNMS) -> Tensor:

@@ -38,8 +38,8 @@ _MASKRCNN_BENCHMARK = [
 _FOREIGN = (
     (
         re.compile(r"^(module\.)*roi_heads\.(box_predictor\.(cls_embed|attr_linear[12])|attribute_predictor)\."),
-        "it is a checkpoint of MILVLG's bottom-up-attention.pytorch, whose networks are not supported for now; "
-        "vg-r101-adaptive is a detector of the same kind, with weights of its own",
+        "it is a checkpoint of MILVLG's bottom-up-attention.pytorch, which the models bua-r101-36, bua-r101-10-100, "
+        "bua-d2-r101 and bua-d2-x152 take",
     ),
 )
 

@@ -99,7 +99,8 @@ def read_metadata(path: Path) -> dict[str, str]:
 def load_weights(model: torch.nn.Module, path: Path) -> None:
     """Fill `model` with the tensors of a checkpoint of any known format and naming.
 
-    Tensors that the model's class declares in `unused_tensors` (a regular expression) may be there and are dropped.
+    Tensors that the model's class declares in `unused_tensors` (a regular expression) may be there and are dropped;
+    those that its `default_tensors` gives may be missing.
 
     Raises:
         InputNotFound: there is no such file.
@@ -126,7 +127,8 @@ def matching_tensors(model: torch.nn.Module, path: Path) -> dict[str, torch.Tens
     except WeightsError as error:
         raise WeightsError(f"{path}: {error}") from None
     names = {name: new for name, new in translated.items() if new in expected or not unused.match(new)}
-    state = {new: loaded[name] for name, new in names.items()}
+    defaults = getattr(model, "default_tensors", dict)()
+    state = defaults | {new: loaded[name] for name, new in names.items()}
     problems = [f"missing {name}" for name in expected if name not in state]
     problems += [f"unknown {name}" for name, new in names.items() if new not in expected]
     for name in expected.keys() & state.keys():

@@ -19,9 +19,9 @@ def test_anchors_are_the_published_integers():
     ratios = FPNConfig().anchor_ratios
     finest = [[-22, -10, 25, 13], [-14, -14, 17, 17], [-10, -22, 13, 25]]
     coarsest = [[-332, -152, 395, 215], [-224, -224, 287, 287], [-148, -328, 211, 391]]
-    assert inclusive_anchors(1, 1, 4, 32, ratios).tolist() == finest
-    assert inclusive_anchors(1, 1, 64, 512, ratios).tolist() == coarsest
-    moved = inclusive_anchors(2, 3, 8, 64, ratios)[15] - inclusive_anchors(1, 1, 8, 64, ratios)[0]
+    assert inclusive_anchors(1, 1, 4, (32,), ratios).tolist() == finest
+    assert inclusive_anchors(1, 1, 64, (512,), ratios).tolist() == coarsest
+    moved = inclusive_anchors(2, 3, 8, (64,), ratios)[15] - inclusive_anchors(1, 1, 8, (64,), ratios)[0]
     assert moved.tolist() == [16, 8, 16, 8]
 
 

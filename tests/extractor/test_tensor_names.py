@@ -46,7 +46,7 @@ def test_two_names_of_one_tensor_are_refused():
         canonical_names(["rpn.head.cls_logits.bias", "proposal_generator.rpn_head.objectness_logits.bias"])
 
 
-def test_checkpoints_of_unsupported_projects_are_called_by_name(golden):
+def test_checkpoints_of_another_project_are_called_by_name(golden):
     for listing in ("bua_caffe_r101_state_dict.txt", "bua_d2_r101_state_dict.txt", "bua_d2_x152_state_dict.txt"):
         names = [line.split()[0] for line in (golden / listing).read_text().splitlines()]
         assert "MILVLG" in foreign_project(names) and "MILVLG" in foreign_project(f"module.{name}" for name in names)

@@ -1,0 +1,96 @@
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from extractor.boxes import exclusive
+from extractor.bua_caffe import ANCHORS, BuaCaffeDetector, CaffeProposalNetwork, just_below, select_caffe
+from extractor.bua_presets import BUA_R101_10_100, BuaCaffeConfig, CaffeNMS
+from extractor.detections import Detections
+from extractor.preprocess import frame
+from extractor.ranking import shared_boxes
+from extractor.selection import select
+
+
+@pytest.mark.parametrize("case", ["a", "c_topk"])
+def test_proposals_equal_the_reference_implementation(golden, case):
+    stored = np.load(golden / "bua_caffe" / f"ops_rpn_{case}.npz")
+    network = CaffeProposalNetwork(BuaCaffeConfig())
+    np.testing.assert_array_equal(network.cells.numpy(), stored["cell_anchors"])
+    maps = (torch.from_numpy(stored[name])[0] for name in ("logits", "deltas"))
+    boxes, scores = network.propose(*maps, tuple(stored["image_hw"].tolist()), float(stored["im_scale"]))
+    np.testing.assert_allclose(boxes.numpy(), stored["proposals"], atol=1e-3)
+    np.testing.assert_allclose(scores.numpy(), stored["scores"], atol=1e-6)
+
+
+@pytest.mark.parametrize("case", ["mid", "high", "tiny6"])
+@pytest.mark.parametrize("bounds", ["10_100", "36_36", "100_100", "10_100_t0.4"])
+def test_selection_equals_the_reference_implementation(golden, case, bounds):
+    stored = np.load(golden / "bua_caffe" / f"ops_select_{case}.npz")
+    rois = torch.from_numpy(stored["boxes_resized"])
+    class_scores = torch.from_numpy(stored["logits"]).float().softmax(dim=1)[:, 1:]
+    found = Detections(rois, rois, rois, *reversed(class_scores.max(dim=1)), class_scores)
+    least, most, *score = bounds.split("_")
+    rule = CaffeNMS(min_score=0.4 if score else 0.2, min_regions=int(least), max_regions=int(most))
+    to = frame(BUA_R101_10_100.preprocess, *stored["image_hw_raw"].tolist())
+    assert to.scale[0] == stored["im_scale"]
+    chosen = select(rule, found, to)
+    np.testing.assert_array_equal(chosen.rows.numpy(), stored[f"{bounds}__keep_ids"])
+    np.testing.assert_allclose(chosen.boxes.numpy(), stored[f"{bounds}__bbox"], atol=1e-3)
+    np.testing.assert_array_equal(found.class_ids[chosen.rows].numpy(), stored[f"{bounds}__objects_id"])
+    np.testing.assert_allclose(found.class_probs[chosen.rows].numpy(), stored[f"{bounds}__objects_conf"], atol=1e-5)
+
+
+def test_an_equal_overlap_suppresses_and_pixels_count_inclusively():
+    # two boxes of 10 x 10 pixels that share 10 x 5 of them, and a third of 10 x 10 that overlaps neither
+    boxes = torch.tensor([[0.0, 0, 9, 9], [0.0, 5, 9, 14], [30.0, 30, 39, 39]])
+    scores = torch.tensor([[0.9], [0.8], [0.7]])
+    for threshold, expected in ((1 / 3, [0, 2]), (0.34, [0, 1, 2])):
+        overlaps = shared_boxes(exclusive(boxes), just_below(threshold))
+        rows, ranks = select_caffe(overlaps, scores, CaffeNMS(min_regions=0))
+        assert rows.tolist() == expected and torch.equal(ranks, scores[rows, 0])
+
+
+def test_the_order_tells_whether_there_were_too_many():
+    boxes = torch.tensor([[40.0 * i, 0, 40 * i + 20, 20] for i in range(4)])
+    scores = torch.tensor([[0.5], [0.9], [0.1], [0.7]])
+    overlaps = shared_boxes(boxes, 0.3)
+
+    def rows(least, most):
+        return select_caffe(overlaps, scores, CaffeNMS(min_score=0.2, min_regions=least, max_regions=most))[0].tolist()
+
+    assert rows(1, 3) == [0, 1, 3]  # as many as pass: the order of the proposals
+    assert rows(1, 2) == [1, 3]  # too many: best first
+    assert rows(4, 9) == [1, 3, 0, 2]  # too few: best first
+
+
+def test_proposals_that_are_small_in_the_original_go():
+    network = CaffeProposalNetwork(BuaCaffeConfig())
+    logits, deltas = torch.zeros(24, 20, 20), torch.zeros(48, 20, 20)
+    for scale in (1.0, 4.0):
+        boxes, _ = network.propose(logits, deltas, (320, 320), scale)
+        assert len(boxes) and (exclusive(boxes)[:, 2:] - boxes[:, :2] > 16 * scale).all()
+
+
+def test_names_and_shapes_are_those_of_the_published_checkpoint(golden):
+    lines = (golden / "bua_caffe_r101_state_dict.txt").read_text().splitlines()
+    published = dict(line.split(maxsplit=1) for line in lines)
+    with torch.device("meta"):
+        ours = {
+            name: str(tuple(tensor.shape)) for name, tensor in BuaCaffeDetector(BuaCaffeConfig()).state_dict().items()
+        }
+    assert ours.items() <= published.items()
+    rest = {name for name in published.keys() - ours.keys() if not name.endswith("num_batches_tracked")}
+    assert rest == {"roi_heads.box_predictor.bbox_pred.weight", "roi_heads.box_predictor.bbox_pred.bias"}
+
+
+def test_other_anchors_are_warned_about():
+    network = CaffeProposalNetwork(BuaCaffeConfig())
+    own = network.state_dict()
+    name = ANCHORS.removeprefix("proposal_generator.")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        network.load_state_dict(own)
+    with pytest.warns(UserWarning, match="sides of 3 to 46 px"):
+        network.load_state_dict(own | {name: own[name] / 16})
