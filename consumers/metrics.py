@@ -82,3 +82,15 @@ def few_shot_auc(points: Sequence[tuple[float, float]]) -> float:
     if len(x) < 2 or x[0] != 0 or (np.diff(x) <= 0).any():
         raise DataError(f"a few-shot curve needs points at growing numbers of samples from 0 on, not {x.tolist()}")
     return float(np.trapezoid(y, x) / x[-1] if hasattr(np, "trapezoid") else np.trapz(y, x) / x[-1])
+
+
+def macro_scores(gold: Sequence[int], said: Sequence[int]) -> dict[str, float]:
+    """Precision, recall and F1 in percent, as means over the classes that were right or said; 0 where 0 of 0 are."""
+    found = []
+    for label in sorted({*gold, *said}):
+        hits = sum(g == s == label for g, s in zip(gold, said, strict=True))
+        precision, recall = percent(hits, list(said).count(label)), percent(hits, list(gold).count(label))
+        f1 = 2 * precision * recall / (precision + recall) if hits else 0.0
+        found.append((precision, recall, f1))
+    means = np.mean(found, axis=0).tolist() if found else (0.0, 0.0, 0.0)
+    return dict(zip(("precision", "recall", "f1"), means, strict=True))

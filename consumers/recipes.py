@@ -82,10 +82,13 @@ RECIPES = {
     "nlvr2": Recipe(lr=1e-5, batch=64, accumulate=2, epochs=20, drop_last=True),
     "flickr30k": Recipe(lr=2e-5, batch=64, accumulate=4, hard_negatives=True),
     "wit": Recipe(lr=2e-5, batch=64, accumulate=4, epochs=2, scheduled=2, validate_every=1000, drop_last=True),
+    "vsr": Recipe(lr=1e-5, batch=64, epochs=20, max_tokens=40),  # after NLVR2's: none of an encoder was published
     "scenes": Recipe(lr=5e-4, batch=64, epochs=5, scheduled=5, warmup=0.05, max_tokens=24),
     "scene-pairs": Recipe(lr=5e-4, batch=64, epochs=2, scheduled=2, warmup=0.05, max_tokens=24),
 }
 SAME_AS = {"xgqa": "gqa", "marvl": "nlvr2", "xflickrco": "flickr30k", "multi30k": "flickr30k"}
+SAME_AS |= {"vsr-zeroshot": "vsr", "vsr-left-right": "vsr", "vsr-frames": "vsr"}
+SAMPLED = ("vsr",)  # tasks whose smaller training sets are samples of the whole one, trained on in the same way
 MORE_PARTS = {  # encoders that needed smaller micro-batches
     "xvnli": {"m3p": 8},
     "gqa": {"m3p": 8},
@@ -111,6 +114,13 @@ FEW_SHOT_PARTS = {  # (task, shots, encoder, or None for all) -> micro-batches
 FEW_SHOT_DEV_ITEMS = {"nlvr2": 15 * 32, "flickr30k": 130 * 16}  # the published code left the last batch of them out
 
 
+def few_shot_rates(task: str, encoder: str) -> tuple[float, ...]:
+    """The learning rates that each few-shot set was trained with."""
+    if SAME_AS.get(task, task) in SAMPLED:
+        return (published_recipe(task, encoder).lr,)
+    return FEW_SHOT_RATES
+
+
 def published_recipe(task: str, encoder: str, shots: str | None = None) -> Recipe:
     """The published hyper-parameters of a task and an encoder, for a few-shot set with its first learning rate.
 
@@ -126,7 +136,7 @@ def published_recipe(task: str, encoder: str, shots: str | None = None) -> Recip
     if base not in RECIPES:
         raise UsageError(f"no recipe was published for {task}; there are {', '.join([*RECIPES, *SAME_AS])}")
     recipe = RECIPES[base]
-    if shots is None:
+    if shots is None or base in SAMPLED:
         return replace(recipe, accumulate=MORE_PARTS.get(base, {}).get(encoder, recipe.accumulate))
     if shots not in FEW_SHOT_BATCHES.get(base, {}):
         known = ", ".join(FEW_SHOT_BATCHES.get(base, {})) or "none"

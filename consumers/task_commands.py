@@ -84,8 +84,15 @@ def _check(task: Task, selection: Selection, store: Any) -> dict[str, Any]:
         if (found.rows, wanted.images or found.images) != (wanted.rows, found.images):
             pictures = "" if wanted.images is None else f" and {wanted.images:,} pictures"
             problems.append(f"published are {wanted.rows:,} rows{pictures}")
-    row = {"set": str(selection), "rows": found.rows, "pictures": found.images}
     notes = []
+    if printed := task.paper_rows.get(selection):
+        if printed == found.rows:
+            problems, notes = [], ["as the paper prints, and not as the published files have it"]
+        else:
+            notes.append(
+                f"{'not ' if problems else ''}as the published files have it; the paper prints {printed:,} rows"
+            )
+    row = {"set": str(selection), "rows": found.rows, "pictures": found.images}
     if store is not None:
         from .data import find_keys
 
@@ -128,9 +135,16 @@ def stats(
         table(("", *shared), [(one, *(row.get(other, "") for other in shared)) for one, row in shared.items()])
     if blank := sum(row["blank"] for row in found["sets"]):
         say(f"{blank} texts are blank")
+    for title, rows in found["more"].items():
+        say(title)
+        table(list(rows[0]), [[_shown(value) for value in row.values()] for row in rows])
 
 
 _COUNTED = ("pictures", "rows")
+
+
+def _shown(value: Any) -> Any:
+    return f"{value:.4g}" if isinstance(value, float) else value
 
 
 def _set_row(row: dict[str, Any]) -> tuple:
@@ -138,6 +152,7 @@ def _set_row(row: dict[str, Any]) -> tuple:
     lengths = [f"{row[of]['mean']:.1f}, {row[of]['median']}, {row[of]['most']}" for of in ("words", "characters")]
     if "labels" in row:
         labels = ", ".join(f"{name} {count:,}" for name, count in list(row["labels"].items())[:4])
+        labels += f" (majority {row['majority']:.2f} %)" if "majority" in row else ""
     else:
         beside = f" ({row['published_one_caption']} published)" if "published_one_caption" in row else ""
         labels = f"{row['one_caption']:.1f} % have one caption{beside}"

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
+from .metrics import percent
 from .tasks import Example, Selection, Task
 
 # Table 1, as printed: pictures and rows of a split, those of test sets over all languages
@@ -31,7 +32,8 @@ def task_stats(task: Task) -> dict[str, Any]:
     """Facts of the sets that are on the disk.
 
     Returns: {"sets": one row a set, "splits": one row a split over all its languages, where table 1 has a figure of it,
-        "shared_pictures": {language: {language: pictures in the test sets of both}}, where they differ}.
+        "shared_pictures": {language: {language: pictures in the test sets of both}}, where they differ, "more": what
+        `Task.more_stats` tells}.
 
     Raises: as `Task.load`.
     """
@@ -40,7 +42,10 @@ def task_stats(task: Task) -> dict[str, Any]:
     pictures = {one: _pictures(examples) for one, examples in there.items()}
     tests = {one.language: found for one, found in pictures.items() if one.split == "test" and not one.translated}
     rows = [_set(task, one, examples, tests.get(one.language, set())) for one, examples in there.items()]
-    return {"sets": rows, "splits": list(_splits(task, there, pictures)), "shared_pictures": _shared(tests)}
+    return {
+        "sets": rows, "splits": list(_splits(task, there, pictures)), "shared_pictures": _shared(tests),
+        "more": task.more_stats() if there else {},
+    }  # fmt: skip
 
 
 def _pictures(examples: Sequence[Example]) -> set[str]:
@@ -62,6 +67,8 @@ def _set(task: Task, selection: Selection, examples: Sequence[Example], tested: 
         row["pictures_in_test"] = len(pictures & tested)
     if task.metric == "accuracy":
         labels = Counter(example.answer for example in examples if example.answer)
+        if labels:  # what always giving the most frequent answer gets right
+            row["majority"] = percent(labels.most_common(1)[0][1], len(examples))
         row |= {"labels": dict(labels.most_common(MOST_LABELS)), "different_labels": len(labels)}
         row["unlabelled"] = sum(not example.labels for example in examples)
         return row

@@ -26,6 +26,10 @@ TASKS = {
     "xflickrco": "retrieval:XflickrCo",
     "wit": "retrieval:Wit",
     "multi30k": "retrieval:Multi30k",
+    "vsr": "vsr:Vsr",
+    "vsr-zeroshot": "vsr:VsrZeroshot",
+    "vsr-left-right": "vsr:VsrLeftRight",
+    "vsr-frames": "vsr:VsrFrames",
     "scenes": "scenes:Scenes",
     "scene-pairs": "scenes:ScenePairs",
 }

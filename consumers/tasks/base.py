@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -100,6 +101,7 @@ class Task(ABC):
         examples: a miniature of the files, {path below `annotations`: rows}, on which every task is tested: an English
             training, dev and test set at least, with two pictures or more.
         counts: its sets, with the rows and pictures of the published files; None for files that differ by user.
+        paper_rows: of sets of which the paper prints another number of rows than the published files have.
     """
 
     name: str
@@ -111,6 +113,7 @@ class Task(ABC):
     labels: Sequence[str] = ()
     many_shots: Sequence[str] = ()
     counts: Mapping[Selection, Count | None]
+    paper_rows: Mapping[Selection, int] = MappingProxyType({})
     examples: Mapping[str, Any]
 
     def __init__(self, annotations: str | Path):
@@ -162,6 +165,10 @@ class Task(ABC):
         """Scores that only this task has, beside its accuracy, from which examples were answered right."""
         return {}
 
+    def more_stats(self) -> dict[str, list[dict[str, Any]]]:
+        """What only this task's files tell beside `tasks stats`: {title: rows of a table}. Raises: DataError."""
+        return {}
+
     def published(self, selection: Selection) -> Count | None:
         """What the files of a selection, as they are here, should hold."""
         return self.counts[selection]
@@ -187,7 +194,8 @@ class Task(ABC):
             shots.setdefault((translated, ", ".join(those)), []).append(number)
         told = []
         for (translated, those), numbers in shots.items():
-            few = f" of {', '.join(numbers)} shots" if any(numbers) else ""
+            whole = " whole or" if any(numbers) and "" in numbers else ""
+            few = f"{whole} of {', '.join(filter(None, numbers))} shots" if any(numbers) else ""
             told.append(f"{those}{' translated' if translated else ''}{few}")
         return UsageError(f"{self.name} has no {selection}; its {selection.split} sets are {'; '.join(told)}")
 

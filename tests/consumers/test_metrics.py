@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cache import DataError
-from consumers.metrics import few_shot_auc, listed_ranks, percent, rank_summary, ranks, recalls
+from consumers.metrics import few_shot_auc, listed_ranks, macro_scores, percent, rank_summary, ranks, recalls
 
 
 def test_percent():
@@ -68,3 +68,9 @@ def test_area_below_a_curve():
     for points in ([], [(0, 1)], [(1, 2), (3, 4)], [(0, 1), (0, 2)]):
         with pytest.raises(DataError, match="growing numbers of samples"):
             few_shot_auc(points)
+
+
+def test_macro_scores_are_means_over_classes():
+    found = macro_scores([0, 0, 1, 1, 1, 2], [0, 1, 1, 1, 0, 1])
+    assert found == pytest.approx({"precision": 100 / 3, "recall": 100 * (1 / 2 + 2 / 3) / 3, "f1": 100 * 15 / 14 / 3})
+    assert macro_scores([], []) == {"precision": 0, "recall": 0, "f1": 0}
