@@ -13,7 +13,7 @@ NOT_SHIPPED = {("xgqa", language) for language in ("bn", "de", "id", "ko", "pt",
 
 
 def published(name):
-    folder = DATA / ("multi30k" if name == "multi30k" else "iglue/datasets")
+    folder = DATA / ("multi30k" if name == "multi30k" else "vsr" if name.startswith("vsr") else "iglue/datasets")
     if not folder.is_dir():
         pytest.skip("the published annotations are not here")
     return load_task(name, folder)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cache import DataError, UsageError
-from consumers.tasks import Count, Selection, load_task
+from consumers.tasks import Selection, load_task
 from consumers.tasks.vsr import EXAMPLES, concepts, facts, votes
 from consumers.tasks.vsr_relations import CATEGORIES, UNMAPPED, category_of
 from consumers.vsr_analysis import agreement, dataset_tables, disagreements, frame_tests, is_validated
@@ -30,13 +30,6 @@ def everything(published):
 
     folder = published / "data" / "data_files"
     return {name: list(read_json_lines(folder / f"all_vsr_{name}_data.jsonl")) for name in ("raw", "validated")}
-
-
-@pytest.mark.parametrize("name", ["vsr", "vsr-zeroshot", "vsr-left-right", "vsr-frames"])
-def test_every_set_has_the_published_counts(published, name):
-    task = load_task(name, published)
-    for selection, count in task.counts.items():
-        assert Count.of(task.load(selection)) == count, selection
 
 
 def test_the_paper_prints_other_rows_of_the_split_by_concepts(published):
