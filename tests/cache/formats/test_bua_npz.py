@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import types
 
 import numpy as np
 import pytest
@@ -99,3 +101,37 @@ def test_a_malicious_info_is_refused(tmp_path):
 def test_it_is_only_read(tmp_path, put_store, full):
     with pytest.raises(Exception, match="bua-npz can be read, not written"):
         convert(put_store([full("a")]), tmp_path / "out", destination_format="bua-npz")
+
+
+@pytest.mark.parametrize("attributes", [True, False])
+def test_what_the_extraction_writes_is_read(peer, monkeypatch, tmp_path, attributes):
+    """By its own `save_roi_features`, which also selects the regions."""
+    torch, ops = pytest.importorskip("torch"), pytest.importorskip("torchvision.ops")
+    for name, value in (("bua.caffe.modeling.layers.nms", {"nms": ops.nms}),
+                        ("bua.caffe.modeling.box_regression", {"BUABoxes": None})):  # fmt: skip
+        module = types.ModuleType(name)
+        module.__dict__.update(value)
+        monkeypatch.setitem(sys.modules, name, module)
+    save = peer("bottom-up-attention.pytorch/utils/extract_utils.py").save_roi_features
+    rng = torch.Generator().manual_seed(0)
+    corners = torch.rand(40, 2, 2, generator=rng).sort(1).values.reshape(40, 4) * 400
+    features = torch.rand(40, 8, generator=rng)
+    scores, attr_scores = (torch.rand(40, count, generator=rng).softmax(1) for count in (1601, 401))
+    options = types.SimpleNamespace(MIN_BOXES=10, MAX_BOXES=20, CONF_THRESH=0.2)
+    config = types.SimpleNamespace(MODEL=types.SimpleNamespace(BUA=types.SimpleNamespace(EXTRACTOR=options)))
+    folder = tmp_path / "npz"
+    folder.mkdir()
+    save(types.SimpleNamespace(output_dir=str(folder)), config, "1007129816.jpg", np.zeros((480, 640, 3), np.uint8),
+         {"im_scale": 1.25}, [corners], [scores], [features], [attr_scores] if attributes else None)  # fmt: skip
+    report = convert(folder, tmp_path / "s.roi", feature_dtype="float32")
+    assert (report.records, report.problems, report.without_place) == (1, [], {})
+    found = open_store(tmp_path / "s.roi")["1007129816"]
+    rows = [features.tolist().index(row) for row in found.features.tolist()]
+    assert 10 <= len(set(rows)) == len(found) <= 20 and (found.width, found.height) == (640, 480)
+    assert np.array_equal(found.boxes, (corners / 1.25)[rows].numpy())
+    wanted = [("class", scores)] + ([("attr", attr_scores)] if attributes else [])
+    for what, values in wanted:
+        best = values[rows, 1:].max(1)
+        assert np.array_equal(getattr(found, f"{what}_ids"), best.indices.numpy())
+        assert np.array_equal(getattr(found, f"{what}_probs"), best.values.numpy())
+    assert attributes or found.attr_ids is None
