@@ -42,6 +42,7 @@ VERBS = {
     "subset": ("cache.tool_commands", "A new store of some keys of another."),
     "convert": ("cache.commands", "A cache of another layout into a store, or a store into one."),
     "publish": ("cache.tool_commands", "A store to where others open it by URL."),
+    "serve": ("cache.serve_command", "Stores to trainers on other machines."),
     "models": ("extractor.commands", "The detectors there are."),
     "weights": ("extractor.commands", "Fetch, import and list their checkpoints."),
     "sources": ("ray_jobs.sources_command", "Where images can come from, and what of a dataset is on disk."),

@@ -29,12 +29,12 @@ EXTRAS = {
         "matplotlib>=3.8",
         "tensorboard>=2.14",
     ],
-    "server": ["pyarrow>=14"],
+    "server": ["pyarrow>=14", "prometheus_client>=0.19"],
 }
 FORMATS = ["h5py>=3.10"]  # foreign caches in HDF5
 EXTRAS["all"] = sorted({requirement for extra in EXTRAS.values() for requirement in extra} | set(FORMATS))
 EXTRAS["dev"] = ["pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100", "ruff>=0.6", "setuptools>=70.1", *FORMATS]
-EXTRAS["dev"] += ["prometheus_client>=0.19", "pyyaml>=6"]
+EXTRAS["dev"] += ["prometheus_client>=0.19", "pyyaml>=6", "pyarrow>=14", "cryptography>=42"]
 
 setup(
     name="roivault",

@@ -7,9 +7,8 @@ thread of its own, in which a slow reader waits with nothing in its hands but su
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import groupby
 from typing import Any
@@ -19,38 +18,68 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from . import wire
-from .errors import RoivaultError
 from .manifest import FILE as MANIFEST
+from .server_access import Tokens
+from .server_calls import MIDDLEWARE, UNAUTHORIZED, Call, Calls
+from .server_limits import Gate, Limits
 from .server_stores import ServedStore
 from .wire import InvalidRequest, Note, decode_request, encode_request
+
+Answers = Iterator[list[memoryview | Note]]
 
 _SCHEMA = wire.record_schema()
 _TYPE = _SCHEMA.field(0).type
 _NULL = pa.RecordBatch.from_arrays([pa.nulls(1, _TYPE)], schema=_SCHEMA)
 _ENDPOINT_KEYS = 256  # so that those who follow GetFlightInfo can fetch in parallel
-
-_log = logging.getLogger("roivault.server")
+_SHUTDOWN_SECONDS = 2.0  # for streams that have nothing to do
 
 
 class FeatureServer(flight.FlightServerBase):
-    """Serves from the moment it is made, in threads of its own, until `shutdown`.
+    """Serves from the moment it is made, in threads of its own, until `drain`.
 
     Args:
         location: where to listen, such as grpc://127.0.0.1:8815; port 0 takes a free one, see `port`.
         stores: by name.
-        options: of FlightServerBase.
+        tokens: whose bearers may ask; None: everybody may.
+        limits: of requests.
+        ended: told of each call that has ended.
+        options: of FlightServerBase, such as tls_certificates.
+
+    Attributes:
+        stores: by name.
+        gate: which calls run.
+        asks_for_tokens: of its clients.
     """
 
-    def __init__(self, location: str, stores: Mapping[str, ServedStore], **options: Any):
-        self._stores = stores
-        super().__init__(location, **options)
+    def __init__(
+        self,
+        location: str,
+        stores: Mapping[str, ServedStore],
+        tokens: Tokens | None = None,
+        limits: Limits | None = None,
+        ended: Sequence[Callable[[Call], object]] = (),
+        **options: Any,
+    ):
+        self.stores, self.gate = stores, Gate(limits or Limits())
+        self.asks_for_tokens = tokens is not None
+        super().__init__(location, middleware={MIDDLEWARE: Calls(tokens, self.gate, ended)}, **options)
+
+    def drain(self, seconds: float) -> bool:
+        """Refuse what is new, let what runs end, and shut down; whether all has ended in this time."""
+        self.gate.close()
+        ended = self.gate.wait(seconds)
+        shutdown = threading.Thread(target=self.shutdown, daemon=True)  # it waits for every stream, for ever
+        shutdown.start()
+        shutdown.join(_SHUTDOWN_SECONDS)
+        return ended and not shutdown.is_alive()
 
     # -- records
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
-        with _told():
-            store, keys = self._asked(ticket.ticket)
-            return flight.GeneratorStream(_SCHEMA, _stream(store, keys))
+        call = Call.of(context)
+        with call.told():
+            call.enter()
+            return flight.GeneratorStream(_SCHEMA, _stream(call, self._answers(call, ticket.ticket)))
 
     def do_exchange(
         self,
@@ -59,105 +88,122 @@ class FeatureServer(flight.FlightServerBase):
         reader: flight.MetadataRecordBatchReader,
         writer: flight.MetadataRecordBatchWriter,
     ) -> None:
-        with _told():
+        call = Call.of(context)
+        with call.told():
+            call.enter()
+            call.rest()
             for number, request in enumerate(_requests(reader)):
-                store, keys = self._asked(request)
+                call.enter()
+                before = call.keys
+                answers = self._answers(call, request)
                 if not number:
                     writer.begin(_SCHEMA)
-                writer.write_metadata(json.dumps({"request": number, "keys": len(keys)}).encode())
-                for values in store.answers(keys):
-                    for are_notes, run in groupby(values, _is_note):
+                writer.write_metadata(json.dumps({"request": number, "keys": call.keys - before}).encode())
+                for values in answers:
+                    for are_notes, run in _runs(call, values):
                         if are_notes:
                             for note in run:
                                 writer.write_with_metadata(_NULL, note.encode())
                         else:
                             writer.write_table(_table(run))
+                call.rest()
 
     def get_flight_info(
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
     ) -> flight.FlightInfo:
-        with _told():
-            store, keys = self._asked(descriptor.command or b"")
+        call = Call.of(context)
+        with call.told():
+            call.enter()
+            request = self._request(descriptor.command or b"", wire.RECORDS)
+            store, keys = self._store(call, request["store"]), request["keys"]
+            call.ask(len(keys))
             records, size = store.size_of(keys)
             parts = (keys[start : start + _ENDPOINT_KEYS] for start in range(0, len(keys), _ENDPOINT_KEYS))
             tickets = (encode_request(store=store.name, keys=part) for part in parts)
             endpoints = [flight.FlightEndpoint(ticket, []) for ticket in tickets]
             return flight.FlightInfo(_SCHEMA, descriptor, endpoints, records, size)
 
+    def _answers(self, call: Call, data: bytes) -> Answers:
+        request = self._request(data, wire.RECORDS, otherwise=wire.PLACES)
+        store = self._store(call, request["store"])
+        if "places" in request:
+            call.ask(len(request["places"]))
+            return store.records_at(request["places"])
+        call.ask(len(request["keys"]))
+        return store.records(request["keys"])
+
     # -- everything else
 
-    def list_actions(self, context: flight.ServerCallContext) -> list[tuple[str, str]]:
-        return [(name, text) for name, (_, text) in wire.ACTIONS.items()]
-
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[flight.Result]:
-        with _told():
-            for data in self._results(action.type, action.body.to_pybytes()):
+        call = Call.of(context)
+        with call.told():
+            if action.type == "health":
+                results = [json.dumps({"status": "draining" if self.gate.closed else "serving"}).encode()]
+            else:
+                call.enter()
+                results = self._results(call, action.type, action.body.to_pybytes())
+            for data in results:
+                call.nbytes += len(data)
                 yield flight.Result(data)
 
-    def _results(self, action: str, body: bytes) -> Iterable[bytes]:
+    def _results(self, call: Call, action: str, body: bytes) -> Iterable[bytes]:
         if action not in wire.ACTIONS:
             raise InvalidRequest(f"there is no action of this name; there are {', '.join(wire.ACTIONS)}")
+        call.method += f" {action}"
         fields = wire.ACTIONS[action][0]
-        request = {} if fields is None else dict(decode_request(body, fields))
-        if action == "health":
-            answer = {"status": "serving"}
-        elif action == "stores":
-            limits = {"max_keys": wire.MAX_KEYS, "max_request_bytes": wire.MAX_REQUEST_BYTES}
-            answer = {"stores": list(self._stores), **limits}
-        else:
-            store = self._store(request.pop("store"))
-            if action in ("manifest", "index"):
-                return store.file(request.get("file", MANIFEST), request["offset"], request["length"])
-            answer = getattr(store, action)(**request)
-        return [json.dumps(answer).encode()]
+        if fields is None:
+            stores = [name for name in self.stores if call.access.may_read(name)]
+            limits = {"max_keys": self.gate.limits.keys, "max_request_bytes": self.gate.limits.request_bytes}
+            return [json.dumps({"stores": stores, **limits}).encode()]
+        request = self._request(body, fields)
+        store = self._store(call, request.pop("store"))
+        if action in ("manifest", "index"):
+            return store.file(request.get("file", MANIFEST), request["offset"], request["length"])
+        return [json.dumps(getattr(store, action)(**request)).encode()]
 
-    def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
-        return iter(())
+    def list_actions(self, context: flight.ServerCallContext) -> list[tuple[str, str]]:
+        call = Call.of(context)
+        with call.told():
+            call.enter()
+            return [(name, text) for name, (_, text) in wire.ACTIONS.items()]
 
     def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
-        return flight.SchemaResult(_SCHEMA)
+        call = Call.of(context)
+        with call.told():
+            call.enter()
+            return flight.SchemaResult(_SCHEMA)
+
+    def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
+        self._refuse(context, "flights are not listed: the action `stores` names what there is")
 
     def do_put(self, context: flight.ServerCallContext, *_: Any) -> None:
-        with _told():
-            raise InvalidRequest("nothing can be put here: the stores are only read")
+        self._refuse(context, "nothing can be put here: stores are only read")
+
+    def _refuse(self, context: flight.ServerCallContext, why: str) -> None:
+        call = Call.of(context)
+        with call.told():
+            call.enter()
+            raise InvalidRequest(why)
 
     # -- what a request is about
 
-    def _asked(self, data: bytes) -> tuple[ServedStore, list[str]]:
-        request = decode_request(data, wire.RECORDS)
-        count = len(request["keys"])
-        if count > wire.MAX_KEYS:
-            raise InvalidRequest(f"a request may have {wire.MAX_KEYS} keys, this one has {count}", wire.TOO_LARGE)
-        return self._store(request["store"]), request["keys"]
+    def _request(self, data: bytes, fields: Sequence[str], otherwise: Sequence[str] = ()) -> dict[str, Any]:
+        return decode_request(data, fields, self.gate.limits.request_bytes, otherwise=otherwise)
 
-    def _store(self, name: str | None) -> ServedStore:
+    def _store(self, call: Call, name: str | None) -> ServedStore:
+        """Raises: InvalidRequest, FlightUnauthorizedError."""
         if name is None:
-            if len(self._stores) > 1:
-                raise InvalidRequest(f"store is to be one of {', '.join(self._stores)}")
-            return next(iter(self._stores.values()))
-        if name not in self._stores:
+            names = [name for name in self.stores if call.access.may_read(name)]
+            if len(names) != 1:
+                raise InvalidRequest(f"store is to be one of {', '.join(names)}")
+            (name,) = names
+        if not call.access.may_read(name):
+            call.status = UNAUTHORIZED
+            raise flight.FlightUnauthorizedError(f"the token is not for the store {name!r}")
+        if name not in self.stores:
             raise InvalidRequest(f"no store {name!r} is served here", wire.NOT_FOUND)
-        return self._stores[name]
-
-
-@contextmanager
-def _told() -> Iterator[None]:
-    """Errors as a client is to see them: only those of Flight reach it without a traceback."""
-    try:
-        yield
-    except flight.FlightError:
-        raise
-    except InvalidRequest as error:
-        raise flight.FlightServerError(str(error), error.code.encode()) from None
-    except RoivaultError as error:
-        _log.error("%s", error)
-        raise flight.FlightServerError("the server cannot read its store", wire.DATA_LOSS.encode()) from None
-    except (pa.ArrowException, OSError) as error:
-        _log.info("a stream ended: %s", error)
-        raise flight.FlightCancelledError("the stream was broken off") from None
-    except Exception:
-        _log.exception("a bug in the feature server")
-        raise flight.FlightInternalError("a bug in the feature server: its log has the traceback") from None
+        call.store = name
+        return self.stores[name]
 
 
 def _requests(reader: flight.MetadataRecordBatchReader) -> Iterator[bytes]:
@@ -171,19 +217,27 @@ def _requests(reader: flight.MetadataRecordBatchReader) -> Iterator[bytes]:
         yield chunk.app_metadata.to_pybytes()
 
 
-def _stream(store: ServedStore, keys: Sequence[str]) -> Iterator[Any]:
+def _stream(call: Call, answers: Answers) -> Iterator[Any]:
     """What a GeneratorStream takes: batches with metadata, and runs of batches without."""
-    with _told():
-        for values in store.answers(keys):
-            for are_notes, run in groupby(values, _is_note):
+    with call.told():
+        for values in answers:
+            for are_notes, run in _runs(call, values):
                 if are_notes:
                     yield from ((_NULL, note.encode()) for note in run)
                 else:
                     yield flight.RecordBatchStream(_table(run))
 
 
-def _is_note(value: memoryview | Note) -> bool:
-    return isinstance(value, Note)
+def _runs(call: Call, values: list[memoryview | Note]) -> Iterator[tuple[bool, list[Any]]]:
+    """Runs of notes, and of records."""
+    for are_notes, run in groupby(values, lambda value: isinstance(value, Note)):
+        run = list(run)
+        if are_notes:
+            call.missing += len(run)
+        else:
+            call.records += len(run)
+            call.nbytes += sum(map(len, run))
+        yield are_notes, run
 
 
 def _table(values: Iterable[memoryview]) -> pa.Table:

@@ -28,9 +28,12 @@ from .targets import Target, absolute, on_this_machine, resolve_targets
 from .wire import FILE_CHUNK, NOT_FOUND, InvalidRequest, Note
 
 _AT_ONCE = 32  # records of a request that are in memory together, where they are read from the disk
+_COPIED_BYTES = 4 << 20  # of a record: larger ones are mapped all the same, so that no stream holds much memory
 _SEARCHED = 1 << 16  # states that are looked through at a time for those of a page
 
 _log = logging.getLogger("roivault.server")
+
+Place = tuple[SealedShard, Entry]
 
 
 class SealedSnapshot(Snapshot):
@@ -91,45 +94,71 @@ class ServedStore:
             states = snapshot.states(keys)
         return snapshot, states
 
-    def answers(self, keys: Sequence[str]) -> Iterator[list[memoryview | Note]]:
+    def records(self, keys: Sequence[str]) -> Iterator[list[memoryview | Note]]:
         """The record of each key, or why there is none; some at a time, in order. Raises: StoreDamaged.
 
-        Records are views of the mapped shards, or copies where the store does not fit in memory.
+        Records are views of the mapped shards, or copies where the store does not fit in memory. The first time that
+        one is read it is compared with its checksum.
         """
         snapshot, states = self.find(keys)
-        step = max(1, len(keys)) if snapshot.fits_in_memory else _AT_ONCE
-        for start in range(0, len(keys), step):
-            part = slice(start, start + step)
-            yield self._values(snapshot, keys[part], states[part])
+        found = [self._place(snapshot, key, state) for key, state in zip(keys, states, strict=True)]
+        for start, values in self._read(snapshot, found):
+            for i, value in enumerate(values):
+                if not isinstance(value, Note):
+                    values[i] = self._compared(keys[start + i], value, *found[start + i])
+            yield values
 
-    def _values(
-        self, snapshot: SealedSnapshot, keys: Sequence[str], states: Sequence[State | None]
-    ) -> list[memoryview | Note]:
-        found: list[memoryview | Note] = [Note()] * len(keys)
-        places: list[tuple[int, SealedShard, Entry]] = []
-        for i, (key, state) in enumerate(zip(keys, states, strict=True)):
-            if state is None:
-                continue
-            try:
-                if state.is_record:
-                    places.append((i, snapshot.mapped(state.shard), state.entry))
-                else:
-                    failure = asdict(snapshot.failure(key, state))
-                    found[i] = Note({name: failure[name] for name in ("kind", "message", "source")})
-            except DataError as error:
-                found[i] = self._damaged(error)
+    def _compared(self, key: str, value: memoryview, shard: SealedShard, entry: Entry) -> memoryview | Note:
+        if shard.is_new(entry):
+            if xxhash.xxh3_64_intdigest(value) != entry.checksum:
+                return self._damaged(CorruptRecord(key, f"its checksum is wrong ({shard.path}, byte {entry.offset})"))
+            shard.mark(entry)
+        return value
+
+    def records_at(self, places: Sequence[Sequence[int]]) -> Iterator[list[memoryview | Note]]:
+        """Bytes of sealed shards, each [shard number, offset, length]; otherwise as `records`, but not compared."""
+        snapshot = self._snapshot
+        if any(number not in snapshot._sizes for number, _, _ in places):
+            snapshot = self.snapshot()
+        found = [self._place_at(snapshot, Entry(*place, 0, 0)) for place in places]
+        for _, values in self._read(snapshot, found):
+            yield values
+
+    def _place(self, snapshot: SealedSnapshot, key: str, state: State | None) -> Place | Note:
+        if state is None:
+            return Note()
+        try:
+            if state.is_record:
+                return snapshot.mapped(state.shard), state.entry
+            failure = asdict(snapshot.failure(key, state))
+            return Note({name: failure[name] for name in ("kind", "message", "source")})
+        except DataError as error:
+            return self._damaged(error)
+
+    def _place_at(self, snapshot: SealedSnapshot, entry: Entry) -> Place | Note:
+        if entry.offset + entry.length > snapshot._sizes.get(entry.shard, -1):
+            return Note()
+        try:
+            return snapshot.mapped(entry.shard), entry
+        except DataError as error:
+            return self._damaged(error)
+
+    def _read(
+        self, snapshot: SealedSnapshot, found: Sequence[Place | Note]
+    ) -> Iterator[tuple[int, list[memoryview | Note]]]:
+        """The values at places, and the number of the first of them. Raises: DiskError."""
         if snapshot.fits_in_memory:
-            values = (shard.value(entry) for _, shard, entry in places)
-        else:
-            values = read_values([(shard, entry) for _, shard, entry in places])
-        for (i, shard, entry), value in zip(places, values, strict=True):
-            if shard.is_new(entry):
-                if xxhash.xxh3_64_intdigest(value) != entry.checksum:
-                    value = self._damaged(CorruptRecord(keys[i], f"its checksum is wrong ({shard.path})"))
-                else:
-                    shard.mark(entry)
-            found[i] = value
-        return found
+            yield 0, [one if isinstance(one, Note) else one[0].value(one[1]) for one in found]
+            return
+        for start in range(0, len(found), _AT_ONCE):
+            part: list[Any] = list(found[start : start + _AT_ONCE])
+            places = [(i, one) for i, one in enumerate(part) if not isinstance(one, Note)]
+            copied = [(i, one) for i, one in places if one[1].length <= _COPIED_BYTES]
+            for i, (shard, entry) in places:
+                part[i] = shard.value(entry)
+            for (i, _), value in zip(copied, read_values([one for _, one in copied]), strict=True):
+                part[i] = value
+            yield start, part
 
     def _damaged(self, error: DataError) -> Note:
         _log.error("%s: %s", self.name, error)

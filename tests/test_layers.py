@@ -18,7 +18,7 @@ MAY_IMPORT = {
 OURS = {*PACKAGES, "roivault", "tests", "benchmarks"}
 CACHE_LOADS = {"numpy", "lmdb", "xxhash", "ml_dtypes"}
 CACHE_TORCH = ("batch.py", "collate.py", "dataset.py", "lending.py", "sampling.py")  # what cache.dataset is made of
-CACHE_ARROW = ("server.py",)  # loaded by what serves only
+CACHE_ARROW = ("server.py", "server_calls.py")  # loaded by what serves only
 COMMANDS_LOAD = CACHE_LOADS | {"typer", "rich"}
 HEAVY = ("torch", "torchvision", "cv2", "PIL", "ray", "transformers", "h5py", "pyarrow", "matplotlib", "fsspec")
 
