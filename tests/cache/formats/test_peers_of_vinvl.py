@@ -14,8 +14,7 @@ import pytest
 from cache import StoreWriter, open_store
 from cache.convert import convert
 from cache.formats.vinvl import GEOMETRY, geometry_of
-
-from .conftest import WORDS
+from tests.cache.formats.conftest import WORDS
 
 KEYS = ["1007129816", "520430", "39", "ünï"]
 
