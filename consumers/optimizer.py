@@ -53,13 +53,15 @@ class AdamW(torch.optim.AdamW):
         super().load_state_dict({key: value for key, value in state_dict.items() if key != "steps"})
 
 
-def optimizer_of(model: nn.Module, recipe: Recipe) -> torch.optim.AdamW:
+def optimizer_of(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
     """The optimiser of a recipe for the trainable parameters of an encoder, or of a model beside them."""
     if recipe.optimizer == "volta":
         parameters = model.volta_parameters() if isinstance(model, Encoder) else _named(model)
         groups = parameter_groups({names[0]: parameter for names, parameter in parameters}, recipe.weight_decay)
         return AdamW(groups, recipe.lr)
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if recipe.optimizer == "adafactor":  # which has no momentum, and the rate in parts of a parameter's own size
+        return torch.optim.Adafactor(trainable, recipe.lr, beta2_decay=-0.8, weight_decay=recipe.weight_decay)
     return torch.optim.AdamW(trainable, recipe.lr, weight_decay=recipe.weight_decay)
 
 
@@ -71,6 +73,8 @@ def schedule_of(optimizer: torch.optim.Optimizer, recipe: Recipe, examples: int)
     """The learning rates of a recipe over the updates that so many examples make."""
     if recipe.constant:
         return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+    if recipe.warmup_updates:
+        return warmup_inverse_root(optimizer, recipe.warmup_updates)
     total = recipe.updates(examples)
     return warmup_linear(optimizer, recipe.warmup * total, total)
 
@@ -96,5 +100,14 @@ def warmup_linear(optimizer: torch.optim.Optimizer, warmup: float, total: int) -
         if step < warmup:
             return step / max(1.0, warmup)
         return max(0.0, (total - step) / max(1.0, total - warmup))
+
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+
+
+def warmup_inverse_root(optimizer: torch.optim.Optimizer, warmup: int) -> torch.optim.lr_scheduler.LambdaLR:
+    """Learning rate up over `warmup` steps, of which the first has a part already, then down with 1 / sqrt(step)."""
+
+    def factor(step: int) -> float:
+        return min((step + 1) / warmup, (warmup / (step + 1)) ** 0.5)
 
     return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)

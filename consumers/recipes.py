@@ -28,8 +28,12 @@ class Recipe:
         hard_negatives: retrieval's fourth option is a caption of a picture that looks alike, rather than any.
         drop_last: leave out what does not fill a micro-batch at the end of an epoch, where there is a whole one.
         seed: of order, negatives, dropout and fresh weights.
-        optimizer: "volta" for AdamW as the encoders were trained with, "torch" for torch's own, which decays all.
+        optimizer: "volta" for AdamW as the encoders were trained with, "torch" for torch's own, which decays all, or
+            "adafactor" without momentum, whose second moments decay with exponent 0.8.
         constant: the rate neither rises nor falls.
+        warmup_updates: updates in which the rate rises, before it falls with the inverse square root of their number;
+            None for the straight lines that `warmup` and `scheduled` describe.
+        most_updates: the end, within an epoch or not, where `epochs` would be more.
     """
 
     lr: float
@@ -48,9 +52,12 @@ class Recipe:
     seed: int = 0
     optimizer: str = "volta"
     constant: bool = False
+    warmup_updates: int | None = None
+    most_updates: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("batch", "accumulate", "epochs", "scheduled", "max_tokens", "validate_every", "dev_items"):
+        counts = ("batch", "accumulate", "epochs", "scheduled", "max_tokens", "validate_every", "dev_items")
+        for name in (*counts, "warmup_updates", "most_updates"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise UsageError(f"{name} must be at least 1, not {value}")
         for name in ("lr", "clip"):
@@ -87,6 +94,7 @@ RECIPES = {
     "scene-pairs": Recipe(lr=5e-4, batch=64, epochs=2, scheduled=2, warmup=0.05, max_tokens=24),
 }
 SAME_AS = {"xgqa": "gqa", "marvl": "nlvr2", "xflickrco": "flickr30k", "multi30k": "flickr30k"}
+SAME_AS |= {name: "gqa" for name in ("maxm", "vqa2", "vq2a-coco", "vq2a-cc3m")}
 SAME_AS |= {"vsr-zeroshot": "vsr", "vsr-left-right": "vsr", "vsr-frames": "vsr"}
 SAMPLED = ("vsr",)  # tasks whose smaller training sets are samples of the whole one, trained on in the same way
 MORE_PARTS = {  # encoders that needed smaller micro-batches

@@ -30,7 +30,7 @@ from .negatives import HardNegatives
 from .objectives import objective_of
 from .predictions import score_predictions
 from .recipes import Recipe, published_recipe
-from .tasks import Selection, Task, load_task
+from .tasks import Example, Selection, Task, load_task
 from .tasks.files import find_file
 from .training import BEST, Progress, Trainer, weights_of
 
@@ -40,6 +40,7 @@ DEV_SETS = ("english", "target", "translated")
 PRECISIONS = ("auto", "float32", "bfloat16")
 OTHER_PICTURES = 1000  # wrong options of a training set with one picture
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+TASK_OPTIONS = {"eval_set": ("xgqa",), "train_on": ("maxm", "xgqa"), "translate": ("maxm",)}  # and tasks that have them
 TARGET_DEV = ("xgqa",)  # tasks whose few-shot runs were validated in the language itself
 
 Report = Callable[[int, int], None]
@@ -62,6 +63,7 @@ class Setting:
         device: auto, cpu, cuda or cuda:N.
         precision: auto, float32 or bfloat16 (autocast); auto is bfloat16 on a GPU.
         images: folder of the pictures, for models that read them instead of a store.
+        train_on: of tasks that are trained on another dataset, see `consumers.tasks.vqa.training_task`.
     """
 
     encoder: str
@@ -75,6 +77,7 @@ class Setting:
     device: str = "auto"
     precision: str = "auto"
     images: str | None = None
+    train_on: str | None = None
 
     @property
     def on(self) -> torch.device:
@@ -96,9 +99,15 @@ class Setting:
             raise UsageError(f"precision {self.precision!r} is not one of {', '.join(PRECISIONS)}")
         return self.precision == "bfloat16" or self.precision == "auto" and self.on.type == "cuda"
 
-    def load_task(self) -> Task:
-        """Raises: UsageError."""
-        return load_task(self.task, self.annotations)
+    def load_task(self, **options: str | None) -> Task:
+        """The task, with those options that are given. Raises: UsageError: it has no such option."""
+        chosen = {name: value for name, value in {**options, "train_on": self.train_on}.items() if value is not None}
+        for name, value in chosen.items():
+            if self.task not in (known := TASK_OPTIONS[name]):
+                raise UsageError(
+                    f"--{name.replace('_', '-')} {value} is for {' and '.join(known)}, not for {self.task}"
+                )
+        return load_task(self.task, self.annotations, **chosen)
 
     def check(self, task: Task, selections: Sequence[Selection], option: str) -> None:
         """What can be told before anything is loaded; `option` is how the user names the checkpoint.
@@ -147,21 +156,21 @@ class Setting:
         self,
         encoder: Encoder | Model,
         task: Task,
-        selection: Selection,
+        selections: Sequence[Selection],
         max_tokens: int,
         shuffled: bool = False,
         most: int | None = None,
     ) -> TaskData | ModelData:
-        """The examples of a selection, or the first ones of them, with what the stores have of them.
+        """The examples of selections, or the first ones of them, with what the stores have of them.
 
         Raises: InputNotFound, DataError, MissingKeys, StoreMismatch, StoreNotFound, StoreDamaged.
         """
-        examples = task.load(selection)[:most]
+        examples = [example for selection in selections for example in task.load(selection)][:most]
         if isinstance(encoder, Model):
             pictures = FolderOfImages(self.images) if self.images else StoredPictures(open_store(self.stores))
             return ModelData(examples, pictures, encoder, max_tokens, shuffled)
         tokenizer = load_tokenizer(encoder.config, self.tokenizer)
-        one_picture = selection.split == "train" and len({keys for e in examples for keys in e.images}) == 1
+        one_picture = selections[0].split == "train" and len({keys for e in examples for keys in e.images}) == 1
         others = OTHER_PICTURES if one_picture and task.metric == "recall" else 0
         return TaskData(examples, open_store(self.stores), encoder.config, tokenizer, max_tokens, others, shuffled)
 
@@ -176,6 +185,7 @@ class EvaluationRun(Setting):
         eval_set: of xGQA, see `Xgqa`.
         batch_size: examples at a time; matters to the results of VL-BERT under `legacy` only.
         shuffled: give each picture the regions of another one; what is right then does not come from the pictures.
+        translate: for tasks that are translated here, what `Translator` takes.
         weights: size and time of the checkpoint, see `checkpoint_identity`: another one under its name is another run.
     """
 
@@ -184,6 +194,7 @@ class EvaluationRun(Setting):
     eval_set: str | None = None
     batch_size: int = 64
     shuffled: bool = False
+    translate: str | None = None
     weights: tuple[int, int] | None = None
 
     @property
@@ -199,9 +210,7 @@ class EvaluationRun(Setting):
     @property
     def tested(self) -> Task:
         """The task with the evaluation set that was asked for. Raises: UsageError."""
-        if self.eval_set and self.task != "xgqa":
-            raise UsageError(f"an evaluation set is chosen for xgqa only, not for {self.task}")
-        return load_task(self.task, self.annotations, **({"eval_set": self.eval_set} if self.eval_set else {}))
+        return self.load_task(eval_set=self.eval_set, translate=self.translate)
 
     @property
     def selection(self) -> Selection:
@@ -231,7 +240,10 @@ def evaluate(run: EvaluationRun, folder: str | Path, progress: Report | None = N
             f"{run.checkpoint} lacks {len(fresh)} tensors that {run.encoder} answers {task.name} with, such as "
             f"{fresh[0]}: give a checkpoint that was fine-tuned on the task"
         )
-    data = run.data(encoder, task, run.selection, task.max_tokens, run.shuffled)
+    writes = isinstance(encoder, Model) and encoder.writes
+    recipe = encoder.recipe if isinstance(encoder, Model) else None
+    data = run.data(encoder, task, [run.selection], recipe.max_tokens if recipe else task.max_tokens, run.shuffled)
+    notes = data.notes if writes else [*data.notes, *_without_class(task, data.examples)]
     folder.mkdir(parents=True, exist_ok=True)
     result = folder / f"{run.file_name}_result.json"
     if task.metric == "recall":
@@ -242,9 +254,19 @@ def evaluate(run: EvaluationRun, folder: str | Path, progress: Report | None = N
         scored = score_predictions(task, matrix, run.selection)
     else:
         answers = predict_answers(encoder, task, data, run.batch_size, run.on, run.bfloat16, progress)
-        write_json(result, answers)
+        said = task.said_in_the_end([answer["prediction"] for answer in answers], run.selection)
+        write_json(result, [{**answer, "prediction": one} for answer, one in zip(answers, said, strict=True)])
         scored = score_predictions(task, result, run.selection)
-    return {**scored, "predictions": result.name, "notes": data.notes, "key_forms": data.forms}
+    return {**scored, "predictions": result.name, "notes": notes, "key_forms": data.forms}
+
+
+def _without_class(task: Task, examples: Sequence[Example]) -> list[str]:
+    """How many examples have a right answer that is none of the classes, so that no class is right."""
+    lost = sum(not example.labels for example in examples if example.answers)
+    total = len(examples)
+    return (
+        [f"{lost:,} of {total:,} have no answer among the {len(task.labels):,} classes: counted wrong"] if lost else []
+    )
 
 
 def checkpoint_identity(checkpoint: str | None) -> tuple[int, int] | None:
@@ -276,7 +298,10 @@ class FinetuneRun(Setting):
     def name(self) -> str:
         shots = f"-{self.shots}" if self.shots else ""
         rate = f"-lr{self.resolved.lr:g}" if self.shots else ""
-        return f"{self.encoder}-{self.task}-{self.language}{shots}{'-translated' if self.translated else ''}{rate}"
+        elsewhere = f"-on-{self.train_on.replace(':', '-')}" if self.train_on else ""
+        seed = f"-seed{self.resolved.seed}" if self.resolved.seed else ""
+        translated = "-translated" if self.translated else ""
+        return f"{self.encoder}-{self.task}-{self.language}{elsewhere}{shots}{translated}{rate}{seed}"
 
     @property
     def resolved(self) -> Recipe:
@@ -284,17 +309,25 @@ class FinetuneRun(Setting):
         return self.recipe or published_recipe(self.task, self.encoder, self.shots)
 
     @property
-    def train_selection(self) -> Selection:
-        return Selection("train", self.language, self.shots, self.translated)
+    def languages(self) -> Sequence[str]:
+        """Those of `language`, "en,fr" or "all" of the training set. Raises: UsageError."""
+        task = self.load_task()
+        return getattr(task, "training", task).languages if self.language == "all" else self.language.split(",")
 
     @property
-    def dev_selection(self) -> Selection:
+    def train_selections(self) -> list[Selection]:
+        """Raises: UsageError."""
+        return [Selection("train", language, self.shots, self.translated) for language in self.languages]
+
+    @property
+    def dev_selections(self) -> list[Selection]:
         """Raises: UsageError."""
         dev = self.dev or ("target" if self.task in TARGET_DEV and self.shots else "english")
         if dev not in DEV_SETS:
             raise UsageError(f"dev set {dev!r} is not one of {', '.join(DEV_SETS)}")
-        language = "en" if dev == "english" else self.language
-        return Selection("dev", language, translated=dev == "translated" and language != "en")
+        translated = dev == "translated"
+        languages = ["en"] if dev == "english" else self.languages
+        return [Selection("dev", language, translated=translated and language != "en") for language in languages]
 
 
 def finetune(
@@ -318,10 +351,10 @@ def finetune(
     task = run.load_task()
     torch.manual_seed(recipe.seed)
     encoder = run.build(task)
-    data = run.data(encoder, task, run.train_selection, recipe.max_tokens)
-    dev = run.data(encoder, task, run.dev_selection, recipe.max_tokens, most=recipe.dev_items)
+    data = run.data(encoder, task, run.train_selections, recipe.max_tokens)
+    dev = run.data(encoder, task, run.dev_selections, recipe.max_tokens, most=recipe.dev_items)
     drawn = [str(encoder.report)] if encoder.report and encoder.report.fresh else []
-    notes = [*data.notes, *_oddities(task, data), *drawn]
+    notes = [*data.notes, *_oddities(task, data, isinstance(encoder, Model) and encoder.writes), *drawn]
     if isinstance(encoder, Model):
         objective = encoder.objective(task)
     else:
@@ -340,11 +373,12 @@ def finetune(
     }  # fmt: skip
 
 
-def _oddities(task: Task, data: TaskData) -> list[str]:
-    """What is unusual about examples to train on. Raises: DataError: none of them has a label."""
+def _oddities(task: Task, data: TaskData | ModelData, writes: bool) -> list[str]:
+    """What is unusual about examples to train on. Raises: DataError: none has a label, or an answer to write."""
     blank = sum(not example.text.strip() for example in data.examples)
     notes = [f"{blank:,} of {len(data):,} texts to train on are blank"] if blank else []
-    unlabelled = sum(not example.labels for example in data.examples) if task.metric == "accuracy" else 0
+    lacking = [not (one.answer if writes else one.labels) for one in data.examples if task.metric == "accuracy"]
+    unlabelled = sum(lacking)
     if unlabelled == len(data):
         raise DataError(f"none of the {unlabelled:,} rows to train on has a label that {task.name} knows")
     if unlabelled:

@@ -157,6 +157,8 @@ class Trainer:
             raise DataError("there are no examples to train on")
         self._items = recipe.items(len(data))
         self.updates = -(-self._items // recipe.batch) * recipe.epochs
+        if recipe.most_updates:
+            self.updates = min(self.updates, recipe.most_updates)
         self.encoder, self.head, self.objective = encoder, head, objective
         self.data, self.dev, self.recipe = data, dev, recipe
         self.folder, self.device, self.bfloat16 = Path(folder), torch.device(device), bfloat16
@@ -197,7 +199,9 @@ class Trainer:
                     done = progress.item >= self._items
                     if done:
                         progress.epoch, progress.item = progress.epoch + 1, 0
-                    if done or recipe.validate_every and progress.updates % recipe.validate_every == 0:
+                    if last := progress.updates == self.updates:
+                        progress.epoch, progress.item = recipe.epochs, 0
+                    if done or last or recipe.validate_every and progress.updates % recipe.validate_every == 0:
                         self._validate()
                     elif progress.updates % self.save_every == 0:
                         self._save()
@@ -205,6 +209,8 @@ class Trainer:
                     if stop():
                         self._save()
                         return
+                    if last:
+                        break
         if self.ranks.rank == 0:
             save_weights(self.encoder, self.folder / LAST)
 

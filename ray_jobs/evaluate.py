@@ -43,6 +43,10 @@ def evaluate(
     images: Path = typer.Option(None, "--images", metavar="DIR", help="The pictures, for models that read pixels."),
     setup: str = typer.Option("zero-shot", "--setup", metavar="|".join(SETUPS), help="How the checkpoint was made."),
     shots: str = typer.Option(None, "--shots", metavar="N", help="That a few-shot checkpoint was trained on."),
+    train_on: str = typer.Option(None, "--train-on", metavar="TASK[:L]", help="Whose answers maxm's classes are."),
+    translate: str = typer.Option(
+        None, "--translate", metavar="FILE|MODULE:F", help="Of maxm's translate-test: questions there, answers back."
+    ),
     predictions: Path = typer.Option(None, "--predictions", metavar="FILE", help="Score this file; may be gzipped."),
     shuffled: bool = typer.Option(False, "--shuffled", help="Give each picture the regions of another: what is left?"),
     eval_set: str = typer.Option(None, "--eval-set", metavar="fewshot-test|full", help="Of xgqa."),
@@ -62,7 +66,7 @@ def evaluate(
         given = {"--encoder": encoder, "--checkpoint": checkpoint, "--store": store, "--images": images}
         if clash := [n for n, value in (given | {"--shots": shots, "--shuffled": shuffled}).items() if value]:
             raise UsageError(f"--predictions is scored as it is; {', '.join(clash)} has no place beside it")
-        scores = score_file(task, annotations, language, predictions, setup, eval_set)
+        scores = score_file(task, annotations, language, predictions, setup, eval_set, translate)
         _print_scores(scores, as_json)
         return
     from consumers.models import MODELS
@@ -79,7 +83,8 @@ def evaluate(
     base = EvaluationRun(
         encoder, checkpoint, task, tuple(store), str(annotations), tokenizer=tokenizer, legacy=legacy,
         device=device, precision=precision, images=images and str(images), setup=setup, shots=shots, eval_set=eval_set,
-        batch_size=batch_size, shuffled=shuffled, weights=checkpoint_identity(checkpoint),
+        train_on=train_on, translate=translate, batch_size=batch_size, shuffled=shuffled,
+        weights=checkpoint_identity(checkpoint),
     )  # fmt: skip
     runs = [replace(base, language=one) for one in _languages(base, language)]
     for run in runs:
@@ -133,13 +138,21 @@ def _languages(run: EvaluationRun, asked: str) -> list[str]:
 
 
 def score_file(
-    task: str, annotations: Path, language: str, predictions: Path, setup: str, eval_set: str | None
+    task: str,
+    annotations: Path,
+    language: str,
+    predictions: Path,
+    setup: str,
+    eval_set: str | None,
+    translate: str | None = None,
 ) -> dict[str, Any]:
     """The scores of a predictions file. Raises: UsageError, InputNotFound, DataError."""
     from consumers.predictions import score_predictions
     from consumers.runs import EvaluationRun
 
-    run = EvaluationRun("", None, task, (), str(annotations), language, setup=setup, eval_set=eval_set)
+    run = EvaluationRun(
+        "", None, task, (), str(annotations), language, setup=setup, eval_set=eval_set, translate=translate
+    )
     if language == "all":
         raise UsageError(f"--predictions is of one language; choose one of {', '.join(run.tested.languages)}")
     _languages(run, language)

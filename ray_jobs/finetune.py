@@ -28,6 +28,7 @@ GRIDS = ("fewshot", "manyshot")
 RECIPE_OPTIONS = (
     "lr", "batch", "accumulate", "epochs", "scheduled", "warmup", "weight_decay", "clip", "max_tokens",
     "validate_every", "dev_items", "hard_negatives", "drop_last", "seed",
+    "warmup_updates", "most_updates",
 )  # fmt: skip
 
 
@@ -46,7 +47,8 @@ def finetune(
     init: str = typer.Option(
         None, "--init", metavar="FILE|ID", help="Weights to start from; default drawn anew, of a model the published."
     ),
-    language: str = typer.Option("en", "--language", metavar="L|all", help="Of the training set."),
+    language: str = typer.Option("en", "--language", metavar="L,L...|all", help="Of the training set."),
+    train_on: str = typer.Option(None, "--train-on", metavar="TASK[:L]", help="Training set of maxm and xgqa."),
     shots: str = typer.Option(None, "--shots", metavar="N", help="Train on a few-shot set."),
     translated: bool = typer.Option(False, "--translated", help="Train on texts translated into the language."),
     dev: str = typer.Option(None, "--dev", metavar="english|target|translated", help="What chooses the best weights."),
@@ -67,6 +69,8 @@ def finetune(
     ),
     drop_last: bool = typer.Option(None, "--drop-last/--keep-last", help="Leave out an epoch's last, smaller part."),
     seed: int = typer.Option(None, "--seed", min=0, help="Of order, dropout and fresh weights."),
+    warmup_updates: int = typer.Option(None, "--warmup-updates", min=1, help="Of a rate that falls with their root."),
+    most_updates: int = typer.Option(None, "--most-updates", min=1, help="The end, whatever the epochs."),
     tokenizer: str = typer.Option(None, "--tokenizer", metavar="ID|DIR", help="Default: the encoder's own."),
     legacy: bool = typer.Option(False, "--legacy", help="Reproduce the quirks of the published code."),
     device: str = typer.Option("auto", "--device", metavar="auto|cpu|cuda|cuda:N", help="Where the encoder runs."),
@@ -90,16 +94,16 @@ def finetune(
     check_wandb(wandb)
     values = (
         lr, batch, accumulate, epochs, scheduled, warmup, weight_decay, clip, max_tokens, validate_every, dev_items,
-        hard_negatives, drop_last, seed,
+        hard_negatives, drop_last, seed, warmup_updates, most_updates,
     )  # fmt: skip
     changes = dict(zip(RECIPE_OPTIONS, values, strict=True))
     base = FinetuneRun(
         encoder, init, task, tuple(store), str(annotations), language, tokenizer, legacy, device,
-        precision, images and str(images), shots, translated, dev,
+        precision, images and str(images), train_on, shots, translated, dev,
     )  # fmt: skip
     runs = [with_recipe(run, changes) for run in (_grid(base, grid == "manyshot") if grid else [base])]
     for run in runs:
-        run.check(run.load_task(), [run.train_selection, run.dev_selection], "--init")
+        run.check(run.load_task(), [*run.train_selections, *run.dev_selections], "--init")
     if workers > 1 and grid:
         raise UsageError("--workers is for one run; the runs of a grid share the cluster by themselves")
     apart = workers == 1 and (engine == "ray" or address is not None)

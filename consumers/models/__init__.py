@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from ..tasks import Task
     from .base import Model
 
-MODELS: dict[str, str] = {}
+MODELS: dict[str, str] = {
+    "simple-mpt": "simple_mpt:SimpleMpt",
+    "simple-mpt-pixels": "simple_mpt:SimpleMptPixels",
+}
 
 
 def list_models() -> list[str]:

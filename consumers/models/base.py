@@ -48,6 +48,7 @@ class Model(nn.Module, ABC):
         reads: "store": records of a store (`cache.Regions`: regions, patches, or `global_features`), or "images": the
             pictures of a folder, u8 [H, W, 3], RGB.
         recipe: how it was fine-tuned; None of a model that is used as it is.
+        writes: its answers are texts of any kind, rather than labels.
         legacy: reproduce the quirks of the published code.
         report: what was loaded; `fresh` are tensors that the source lacks, which makes it untrained for the task.
     """
@@ -57,6 +58,7 @@ class Model(nn.Module, ABC):
     tasks: ClassVar[tuple[str, ...]]
     reads: ClassVar[str] = "store"
     recipe: ClassVar[Recipe | None] = None
+    writes: ClassVar[bool] = False
     legacy: bool = False
     report: LoadReport
 
@@ -64,6 +66,12 @@ class Model(nn.Module, ABC):
     @abstractmethod
     def load(cls, source: str, task: Task | None, tokenizer: str | None, legacy: bool) -> Model:
         """See `load_model`."""
+
+    def look_at(self, picture: Any) -> None:
+        """Called once with one of the pictures before all else, so that what does not fit is told at once.
+
+        Raises: StoreMismatch: it is not what this model reads.
+        """
 
     @abstractmethod
     def batch(self, examples: Sequence[Example], pictures: Sequence[Any], max_tokens: int) -> Batch:

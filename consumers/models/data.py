@@ -54,7 +54,9 @@ class ModelData:
         forms: how many pictures were found under which form of their key, 0 being the usual one.
         notes: what is unusual.
 
-    Raises: MissingKeys: names the pictures that are missing under all forms.
+    Raises:
+        MissingKeys: names the pictures that are missing under all forms.
+        StoreMismatch: they are not what the model reads.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class ModelData:
         self.keys, self.forms = pictures.resolve(list(places))
         if shuffled:
             self.keys = exchanged(self.keys)
+        model.look_at(pictures.get_many(self.keys[:1])[0])
 
     def __len__(self) -> int:
         return len(self.examples)

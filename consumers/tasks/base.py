@@ -55,7 +55,7 @@ class Example:
         labels: class index -> score; empty when the row has no label, or one outside the vocabulary: never right.
         answer: what the file says is right, in words.
         facts: what results are broken down by, such as "concept" or "structural".
-        answers: all that are right, of tasks whose answers are texts of any kind; `answer` is the first of them.
+        answers: all that were given, of tasks whose answers are texts of any kind.
         references: the answers as the publishers cut them into words, which soft metrics compare with.
         answered_in: language of the answers, ISO 639-1.
     """

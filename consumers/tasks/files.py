@@ -1,4 +1,4 @@
-"""Annotation files as they are shipped: plain, gzipped, or zipped beside their name; JSON or JSON lines."""
+"""Annotation files as they are shipped: plain, gzipped, or zipped beside their name; JSON, JSON lines or parquet."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import json
 import os
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-from cache import DataError, InputNotFound
+from cache import DataError, InputNotFound, UsageError
 
 SUFFIXES = ("", ".gz", ".zip")
 
@@ -85,3 +85,26 @@ def read_lines(path: Path) -> list[str]:
     """The lines of a text file, without their ends. Raises: InputNotFound, DataError."""
     with open_text(path) as file:
         return file.read().removesuffix("\n").split("\n")
+
+
+def read_parquet(path: Path, without: Collection[str] = ()) -> Iterator[dict[str, Any]]:
+    """The rows of a parquet file, but for the columns `without`, such as pictures.
+
+    Raises:
+        InputNotFound: it is not there.
+        UsageError: pyarrow is not installed.
+        DataError: it is damaged.
+    """
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise UsageError(f"{path} is read with pyarrow, which is not installed: pip install pyarrow") from error
+    if not path.is_file():
+        raise InputNotFound(f"{path} is not there")
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            names = [name for name in file.schema_arrow.names if name not in without]
+            for batch in file.iter_batches(columns=names):
+                yield from batch.to_pylist()
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        raise DataError(f"{path} is damaged, or no parquet file: {error}") from error

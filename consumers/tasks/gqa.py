@@ -17,6 +17,7 @@ from cache import DataError, UsageError
 
 from .base import Count, Example, Selection, Task, example, image_keys
 from .files import find_file, read_json
+from .vqa import ENGLISH, training_task
 
 LANGUAGES = ("en", "bn", "de", "id", "ko", "pt", "ru", "zh")
 SHOTS = {"1": Count(27, 1), "5": Count(155, 5), "10": Count(317, 10), "20": Count(594, 20), "25": Count(704, 25)}
@@ -79,6 +80,9 @@ class Gqa(Task):
     def _typed_files(self) -> list[Path]:
         return [self.folder("annotations") / "testdev_balanced_questions.json"]
 
+    def is_right(self, example: Example, said: str) -> bool:
+        return said == example.answer
+
     def path(self, selection: Selection) -> Path:
         if selection.language != "en" or selection.shots or selection.translated:
             raise self.refuse(selection)
@@ -115,7 +119,7 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
 
 
 class Xgqa(Gqa):
-    """xGQA: trained on GQA, tested in eight languages."""
+    """xGQA: tested in eight languages, and trained on GQA, or on VQA with translated questions and English answers."""
 
     name = "xgqa"
     folders = ("xGQA",)
@@ -136,28 +140,36 @@ class Xgqa(Gqa):
         "xGQA/annotations/few_shot/en/test.json": QUESTIONS,
     }
 
-    def __init__(self, annotations: str | Path, eval_set: str = "fewshot-test"):
-        """`eval_set`: "fewshot-test", the published scores' own, or "full", all of the balanced test-dev set."""
+    def __init__(self, annotations: str | Path, eval_set: str = "fewshot-test", train_on: str = "gqa"):
+        """`eval_set`: "fewshot-test", the published scores' own, or "full", all of the balanced test-dev set.
+        `train_on`: see `training_task`."""
         super().__init__(annotations)
         if eval_set not in self.eval_sets:
             raise UsageError(f"evaluation set {eval_set!r} is not one of {', '.join(self.eval_sets)}")
         self.eval_set = eval_set
         self._gqa = Gqa(annotations)
+        self.training = training_task(annotations, train_on, ENGLISH)
 
     @cached_property
     def labels(self) -> list[str]:
-        return self._gqa.labels
+        return self.training.labels
 
     def _typed_files(self) -> list[Path]:
         folder = self.folder("annotations", "few_shot", "en")
         return [*self._gqa._typed_files(), folder / "dev.json", folder / "train_48.json"]
 
+    def _trains_elsewhere(self, selection: Selection) -> bool:
+        return selection.split != "test" and not selection.shots and self.training.name != "gqa"
+
     def path(self, selection: Selection) -> Path:
         split, language, shots, translated = vars(selection).values()
-        if language not in LANGUAGES or (shots is not None and (split != "train" or shots not in SHOTS)):
+        known = self.training.languages if self._trains_elsewhere(selection) else LANGUAGES
+        if language not in known or (shots is not None and (split != "train" or shots not in SHOTS)):
             raise self.refuse(selection)
         if split == "test":
             return self._test_path(language, translated)
+        if self._trains_elsewhere(selection):
+            return self.training.path(selection)
         if translated:
             raise self.refuse(selection)
         if split == "train" and shots is None:
@@ -176,6 +188,9 @@ class Xgqa(Gqa):
         return self._gqa.path(Selection("test")) if language == "en" and find_file(full) is None else full
 
     def read(self, path: Path, selection: Selection) -> Iterator[Example]:
+        if self._trains_elsewhere(selection):
+            yield from self.training.read(path, selection)
+            return
         left_out: frozenset[str] = frozenset()
         if selection.split == "test" and self.eval_set == "fewshot-test" and path.name != "test.json":
             left_out = self._few_shot_ids
@@ -190,5 +205,6 @@ class Xgqa(Gqa):
     def _few_shot_ids(self) -> frozenset[str]:
         """Questions of the few-shot dev set and of the largest training set, which holds the smaller ones; the same
         in every language."""
-        files = (self.path(Selection("dev")), self.path(Selection("train", shots="48")))
+        folder = self.folder("annotations", "few_shot", "en")
+        files = (folder / "dev.json", folder / "train_48.json")
         return frozenset(number for path in files for number in read_json(path))

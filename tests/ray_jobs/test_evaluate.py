@@ -45,7 +45,7 @@ def test_a_predictions_file_is_scored(capsys, annotations, predictions):
         (["--language", "all"], 2, "--predictions is of one language"),
         (["--language", "fr"], 66, "fr/test.jsonl is not there"),
         (["--language", "ar", "--encoder", "uc2"], 2, "--encoder has no place beside it"),
-        (["--language", "ar", "--eval-set", "full"], 2, "an evaluation set is chosen for xgqa only"),
+        (["--language", "ar", "--eval-set", "full"], 2, "is for xgqa, not for"),
         (["--language", "ar", "--setup", "magic"], 2, "set-up 'magic' is not one of zero-shot"),
         (["--language", "ar", "--shots", "5"], 2, "--shots has no place beside it"),
     ],

@@ -19,7 +19,12 @@ def published(name):
     return load_task(name, folder)
 
 
-@pytest.mark.parametrize("name", [name for name in list_tasks() if any(load_task(name, ".").counts.values())])
+NOWHERE = ("maxm",)  # nobody may pass the file on
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in list_tasks() if any(load_task(name, ".").counts.values()) and name not in NOWHERE]
+)
 def test_every_file_has_the_published_counts(name):
     task = published(name)
     for selection, count in task.counts.items():
