@@ -70,7 +70,7 @@ def random_network(architecture, seed: int = 0) -> nn.Module:
 def c4_ours(network, preset, rgb: np.ndarray, clock: Clock) -> int:
     with clock.stage("preprocess"):
         to = frame(preset.preprocess, *rgb.shape[:2])
-        images = network_input(rgb, preset.preprocess, to)[None].contiguous(memory_format=torch.channels_last)
+        images = network_input(preset.preprocess, rgb, to)[None].contiguous(memory_format=torch.channels_last)
     with clock.stage("backbone"):
         feature = network.backbone(images.to(network.backbone.stem.conv1.weight.dtype))
     with clock.stage("proposals"):
@@ -86,7 +86,7 @@ def c4_ours(network, preset, rgb: np.ndarray, clock: Clock) -> int:
 def c4_published(network, preset, rgb: np.ndarray, clock: Clock) -> int:
     with clock.stage("preprocess"):
         to = frame(preset.preprocess, *rgb.shape[:2])
-        images = network_input(rgb, preset.preprocess, to)[None]
+        images = network_input(preset.preprocess, rgb, to)[None]
     with clock.stage("backbone"):
         feature = network.backbone(images)
     with clock.stage("proposals"):
@@ -151,7 +151,7 @@ def _padded(preset, rgb: np.ndarray, clock: Clock, layout: torch.memory_format) 
     with clock.stage("preprocess"):
         to = frame(preset.preprocess, *rgb.shape[:2])
         height, width = to.size
-        image = network_input(rgb, preset.preprocess, to)[None]
+        image = network_input(preset.preprocess, rgb, to)[None]
         image = torch.nn.functional.pad(image, (0, -width % MULTIPLE, 0, -height % MULTIPLE))
     return image.contiguous(memory_format=layout), to
 

@@ -95,6 +95,32 @@ class FPNConfig:
 
 
 @dataclass(frozen=True)
+class C5GridConfig:
+    """The last map of a detector's backbone as a grid of cells (Jiang et al. 2020, "In Defense of Grid Features").
+
+    Theirs came from detectors trained to pool a single cell; here it is the detectors as they were published.
+
+    Attributes:
+        detector: a ResNet C4, whose res5 runs over the whole map, or a ResNeXt pyramid, of which only res5 runs.
+        pool: cells of the map, in each direction, whose mean is a cell of the grid.
+    """
+
+    detector: C4Config | FPNConfig
+    pool: int = 1
+    num_classes: int = 0
+    num_attributes: int = 0
+    roi_chunk: int = 50
+
+    @property
+    def network(self) -> str:
+        return "extractor.grid_detector:" + ("C4Grid" if isinstance(self.detector, C4Config) else "FPNGrid")
+
+    @property
+    def dim(self) -> int:
+        return self.detector.channels[3]
+
+
+@dataclass(frozen=True)
 class Preprocess:
     """From an RGB image to the network's input: resize to a short side with a capped long side, subtract, divide.
 
@@ -114,6 +140,37 @@ class Preprocess:
     std: tuple[float, float, float] = (1.0, 1.0, 1.0)
     resize: str = "pillow"
     channels: str = "bgr"
+
+    @property
+    def pixels(self) -> int:
+        """The most that the input can have."""
+        return self.short_side * self.long_side
+
+
+@dataclass(frozen=True)
+class CentreCrop:
+    """From an RGB image to a square, as the image processors of transformers have it (those on Pillow).
+
+    The uint8 image is resized by Pillow; brightness becomes 0..1; the mean is subtracted and the deviation divides.
+
+    Attributes:
+        short_side: what the short side becomes, the aspect ratio kept; a square is then cut from the centre. 0 resizes
+            the whole image to the square, whatever its aspect ratio.
+        side: of the square.
+        filter: Pillow's "bicubic", "bilinear" or "lanczos".
+        mean, std: of red, green and blue, for brightness 0..1.
+    """
+
+    short_side: int = 0
+    side: int = 224
+    filter: str = "bicubic"
+    mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    std: tuple[float, float, float] = (0.5, 0.5, 0.5)
+
+    @property
+    def pixels(self) -> int:
+        """Those of the input."""
+        return self.side**2
 
 
 @dataclass(frozen=True)
@@ -164,6 +221,14 @@ class DetectionNMS:
     min_score: float = 0.05
     min_regions: int = 0
     max_regions: int = 100
+
+
+@dataclass(frozen=True)
+class GridCells:
+    """Every cell of a grid, row by row, with the part of it that lies in the image. They have no ranks."""
+
+    min_regions: int
+    max_regions: int
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from cache import UsageError
 from .configs import DetectionNMS, DetectronConfig, MaxClassNMS, PerClassNMS, Preprocess
 from .preset import Preset
 
-PREFIX = "detectron2:"
+FAMILY = "detectron2"
 SELECTIONS = ("detections", "max-class", "per-class")
 OPTIONS = ("layer", "activation", "select", "nms", "score", "min", "max")
 
@@ -56,7 +56,7 @@ def detectron_preset(name: str) -> Preset:
     """
     from .detectron import read_config
 
-    path, _, query = name.removeprefix(PREFIX).partition("?")
+    path, _, query = name.removeprefix(f"{FAMILY}:").partition("?")
     options = dict(parse_qsl(query, keep_blank_values=True))
     if unknown := options.keys() - set(OPTIONS):
         raise UsageError(f"{name}: there is no option {', '.join(sorted(unknown))}; there are {', '.join(OPTIONS)}")

@@ -218,10 +218,10 @@ class Extractor:
 
     def _detect(self, batch: list[_Input], chunk: int, network: nn.Module) -> list[tuple[Detections, Selection] | None]:
         """Per input what was found and which of it is kept, on the CPU; None where values are not finite."""
-        inputs = torch.stack([network_input(item.image.rgb, self.preset.preprocess, item.frame) for item in batch])
+        inputs = torch.stack([network_input(self.preset.preprocess, item.image.rgb, item.frame) for item in batch])
         rois = None
         if batch[0].boxes is not None:
-            rois = [self._to_device(torch.from_numpy(item.boxes * item.frame.to_resized)) for item in batch]
+            rois = [self._to_device(torch.from_numpy(item.frame.resized(item.boxes))) for item in batch]
         inputs = self._to_device(inputs).contiguous(memory_format=torch.channels_last)
         found, more = [], {}
         if getattr(network, "needs_frames", False):
@@ -235,7 +235,7 @@ class Extractor:
             else:
                 rows = torch.arange(len(detections), device=detections.rois.device)
                 selection = Selection(rows, torch.from_numpy(item.boxes), detections.class_probs)
-            found.append(selection.of(detections))
+            found.append(selection.of(detections, getattr(network, "complete", None)))
         return found
 
     def _to_device(self, tensor: Tensor) -> Tensor:
@@ -245,12 +245,13 @@ class Extractor:
 
     def _regions(self, item: _Input, found: Detections, selection: Selection) -> Regions | Failure:
         arrays = {
-            "class_ids": found.class_ids.numpy().astype(np.int32),
-            "class_probs": found.class_probs.numpy(),
+            "class_ids": found.class_ids,
+            "class_probs": found.class_probs,
+            "attr_ids": found.attr_ids,
+            "attr_probs": found.attr_probs,
+            "scores": selection.scores,
+            "global_features": found.embedding,
         }
-        if found.attr_ids is not None:
-            arrays["attr_ids"] = found.attr_ids.numpy().astype(np.int32)
-            arrays["attr_probs"] = found.attr_probs.numpy()
         try:
             return Regions(
                 key=item.key,
@@ -258,9 +259,8 @@ class Extractor:
                 height=item.image.height,
                 boxes=selection.boxes.numpy(),
                 features=found.features.numpy(),
-                scores=selection.scores.numpy(),
                 source_digest=item.image.source_digest,
-                **arrays,
+                **{name: value.numpy() for name, value in arrays.items() if value is not None},
             )
         except InvalidRegions as error:
             return Failure(item.key, error.kind, error.message, "")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import singledispatch
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,49 +12,71 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .configs import Preprocess
-from .resize import opencv_scale, resize_opencv, resize_pillow, short_side_size
+from .resize import opencv_scale, resize_opencv, resize_pillow, short_side_size, truncated_size
 
 
 @dataclass(frozen=True)
 class Frame:
     """How an image of width x height pixels lies in the network's input of `size` (height, width) pixels.
 
-    A point (x, y) of the image is (x * scale[0], y * scale[1]) there.
+    A point (x, y) of the image is (x * scale[0] - origin[0], y * scale[1] - origin[1]) there: `origin` is what was cut
+    off on the left and on top.
     """
 
     width: int
     height: int
     size: tuple[int, int]
     scale: tuple[float, float]
+    origin: tuple[float, float] = (0.0, 0.0)
 
     @property
     def to_resized(self) -> np.ndarray:
-        """f32[4] to multiply boxes of the image with."""
+        """f32[4] to multiply boxes of the image with, before what is cut off is subtracted."""
         return np.array(self.scale * 2, dtype=np.float32)
+
+    def resized(self, boxes: np.ndarray) -> np.ndarray:
+        """Boxes f32[k,4] of the image in pixels of the input."""
+        return boxes * self.to_resized - np.array(self.origin * 2, dtype=np.float32)
 
     @property
     def to_original(self) -> np.ndarray:
-        """f32[4] to multiply boxes of the input with."""
+        """f32[4] to multiply boxes of the input with, once what was cut off is added."""
         return np.array([1 / s for s in self.scale * 2], dtype=np.float32)
 
 
-def frame(rule: Preprocess, height: int, width: int) -> Frame:
-    """The frame of an image of that size."""
+@singledispatch
+def frame(rule: Any, height: int, width: int) -> Frame:
+    """The frame of an image of that size. A new kind of rule registers its own with `frame.register`."""
+    raise TypeError(f"there is no frame for a {type(rule).__name__}")
+
+
+@singledispatch
+def network_input(rule: Any, rgb: np.ndarray, to: Frame) -> Tensor:
+    """f32[3,h,w] for an RGB uint8 [H,W,3] image; `network_input.register` as for `frame`."""
+    raise TypeError(f"there is no input for a {type(rule).__name__}")
+
+
+@frame.register
+def _(rule: Preprocess, height: int, width: int) -> Frame:
     if rule.resize.startswith("opencv"):
         scale = opencv_scale(height, width, rule.short_side, rule.long_side)
         new_height, new_width = (max(1, int(np.round(side * scale))) for side in (height, width))
         return Frame(width, height, (new_height, new_width), (scale, scale))
-    new_height, new_width = short_side_size(height, width, rule.short_side, rule.long_side)
+    sides = truncated_size if rule.resize == "pillow-truncated" else short_side_size
+    new_height, new_width = sides(height, width, rule.short_side, rule.long_side)
     return Frame(width, height, (new_height, new_width), (new_width / width, new_height / height))
 
 
-def network_input(rgb: np.ndarray, rule: Preprocess, to: Frame) -> Tensor:
-    """f32[3,h,w] for an RGB uint8 [H,W,3] image."""
+@network_input.register
+def _(rule: Preprocess, rgb: np.ndarray, to: Frame) -> Tensor:
     pixels = rgb if rule.channels == "rgb" else rgb[:, :, ::-1]
     if rule.resize == "pillow":
         resized = _centred(resize_pillow(np.ascontiguousarray(pixels), to.size).astype(np.float32), rule)
     elif rule.resize == "opencv":
         resized = resize_opencv(_centred(pixels.astype(np.float64), rule), to.scale[0])
+    elif rule.resize == "pillow-truncated":
+        resized = resize_pillow(np.ascontiguousarray(pixels), to.size).astype(np.float32)
+        resized = _centred(resized / np.float32(255) * np.float32(255), rule)  # there and back, as published
     elif rule.resize == "opencv-raw":
         resized = _centred(resize_opencv(pixels.astype(np.float32), to.scale[0]), rule)
     else:

@@ -12,8 +12,10 @@ from cache import UsageError
 
 from . import bua_presets
 from .configs import C4Config, FPNConfig, MaxClassNMS, PerClassNMS, Preprocess
-from .detectron_presets import PREFIX, VSR_VISUALBERT, detectron_preset
+from .detectron_presets import FAMILY, VSR_VISUALBERT, detectron_preset
+from .grid_presets import TRANSFORMERS, c5_grid, transformer_preset
 from .preset import Preset
+from .transformer_configs import KINDS
 
 DEMO = Preset(
     name="demo",
@@ -119,6 +121,17 @@ FRCNN_VG_HF = replace(
     urls=VG_R101.urls[::-1],
 )
 
+VG_R101_GRID = c5_grid(
+    VG_R101,
+    "vg-r101-grid",
+    "the last map of vg-r101 as a grid, images at 600/1000: dilated res5 over the whole image, means of 2 x 2 cells",
+    pool=2,
+)
+
+VG_X101_GRID = c5_grid(
+    VG_X101, "vg-x101-grid", "the last map of vg-x101's ResNeXt as a grid, images at 600/1000; not its pyramid", pool=1
+)
+
 PRESETS: dict[str, Preset] = {
     preset.name: preset
     for preset in (
@@ -129,21 +142,30 @@ PRESETS: dict[str, Preset] = {
         VG_X101,
         VG_X101_IGLUE,
         FRCNN_VG_HF,
+        VG_R101_GRID,
+        VG_X101_GRID,
+        *TRANSFORMERS,
         VSR_VISUALBERT,
         *bua_presets.PRESETS,
+        *vinvl_presets.PRESETS,
     )
 }
 
 
+# "FAMILY:REST" is a preset that is made from a configuration of the user's
+FAMILIES = {FAMILY: detectron_preset, **dict.fromkeys(KINDS, transformer_preset)}
+
+
 def list_extractors() -> list[str]:
-    """Names that `load_extractor` takes, beside "detectron2:CONFIG.yaml"."""
+    """Names that `load_extractor` takes, beside those of the families, such as "detectron2:CONFIG.yaml"."""
     return list(PRESETS)
 
 
 def get_preset(name: str) -> Preset:
-    """The preset of that name. Raises: UsageError, with the nearest names; for detectron2 see `detectron_preset`."""
-    if name.startswith(PREFIX):
-        return detectron_preset(name)
+    """The preset of that name. Raises: UsageError, with the nearest names; else see the functions of `FAMILIES`."""
+    family, colon, _ = name.partition(":")
+    if colon and family in FAMILIES:
+        return FAMILIES[family](name)
     if name not in PRESETS:
         near = difflib.get_close_matches(name, PRESETS, n=3, cutoff=0.4) or list(PRESETS)
         raise UsageError(f"there is no model {name!r}; did you mean {', '.join(near)}? `roivault models` lists them")

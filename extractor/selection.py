@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import singledispatch
 from typing import Any
 
 import torch
 from torch import Tensor
-from torchvision.ops import batched_nms, nms
+from torchvision.ops import nms
 
 from .boxes import clip_boxes, exclusive, has_area
 from .configs import DetectionNMS, MaxClassNMS, PerClassNMS
@@ -22,20 +23,25 @@ class Selection:
     """The regions of a record, best first.
 
     rows i64[n] of the detections; boxes f32[n,4] in pixels of the original image; scores f32[n], what they were ranked
-    by; classes i64[n] where a region stands for another class than its most probable one.
+    by, None without ranks; classes i64[n] where a region stands for another class than its most probable one.
     """
 
     rows: Tensor
     boxes: Tensor
-    scores: Tensor
+    scores: Tensor | None
     classes: Tensor | None = None
 
-    def of(self, found: Detections) -> tuple[Detections, Selection]:
-        """The detections that are kept, and this, in the CPU's memory."""
+    def of(
+        self, found: Detections, complete: Callable[[Detections], Detections] | None = None
+    ) -> tuple[Detections, Selection]:
+        """The detections that are kept, completed if that is asked for, and this, in the CPU's memory."""
         kept = found[self.rows]
         if self.classes is not None:
             kept = replace(kept, class_ids=self.classes, class_probs=self.scores)
-        return kept.cpu(), Selection(self.rows.cpu(), self.boxes.cpu(), self.scores.cpu())
+        if complete is not None:
+            kept = complete(kept)
+        scores = None if self.scores is None else self.scores.cpu()
+        return kept.cpu(), Selection(self.rows.cpu(), self.boxes.cpu(), scores)
 
 
 @singledispatch

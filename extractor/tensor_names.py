@@ -1,6 +1,7 @@
 """Names of tensors in published checkpoints, in the terms of the networks here.
 
-The networks use detectron2's names. maskrcnn-benchmark's are translated by the table below.
+The networks use detectron2's names, and for image transformers those of transformers. maskrcnn-benchmark's, and those
+that the classes of transformers differ in, are translated by the tables below.
 """
 
 from __future__ import annotations
@@ -28,10 +29,16 @@ _MASKRCNN_BENCHMARK = [
         (r"^rpn\.head\.cls_logits\.", "proposal_generator.rpn_head.objectness_logits."),
         (r"^rpn\.head\.bbox_pred\.", "proposal_generator.rpn_head.anchor_deltas."),
         (r"^rpn\.head\.", "proposal_generator.rpn_head."),
+        (r"^roi_heads\.box\.feature_extractor\.head\.", "roi_heads."),
         (r"^roi_heads\.box\.feature_extractor\.fc6\.", "roi_heads.box_head.fc1."),
         (r"^roi_heads\.box\.feature_extractor\.fc7\.", "roi_heads.box_head.fc2."),
         (r"^roi_heads\.box\.predictor\.", "roi_heads.box_predictor."),
     )
+]
+
+_TRANSFORMERS = [
+    (re.compile(r"^(embeddings\.p|encoder\.layers\.|post_layernorm\.|head\.)"), r"vision_model.\1"),  # SigLIP by itself
+    (re.compile(r"^vit\."), ""),  # a ViT within a classifier
 ]
 
 # Tensors, under their published names, that tell a checkpoint of another project, and what to say about it
@@ -46,7 +53,7 @@ _FOREIGN = (
 
 def canonical_name(name: str) -> str | None:
     """The name of a tensor here; None for one that no network needs."""
-    for pattern, replacement in _MASKRCNN_BENCHMARK:
+    for pattern, replacement in (*_MASKRCNN_BENCHMARK, *_TRANSFORMERS):
         name = pattern.sub(replacement, name)
     return None if _IGNORED.search(name) else name
 

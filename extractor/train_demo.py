@@ -88,7 +88,7 @@ class SceneBatches(Dataset):
         images, truths = [], []
         for index in range(step * self.recipe.batch, (step + 1) * self.recipe.batch):
             image, scene = make_scene(self.recipe.seed, index, size)
-            images.append(network_input(image, self.preprocess, to))
+            images.append(network_input(self.preprocess, image, to))
             truths.append(truth_of(scene, *to.size))
         return torch.stack(images), truths
 

@@ -18,16 +18,23 @@ from .preset import Preset, weights_folder
 if TYPE_CHECKING:
     import torch
 
+FOLDER_FILES = ("model.safetensors", "pytorch_model.bin")  # what transformers calls a checkpoint, the first preferred
 SOURCE_SHA256 = "source_sha256"  # metadata of a converted checkpoint: the sha256 of the file it was made from
 
 
 def weights_path(preset: Preset, weights: str | Path | None = None) -> Path:
-    """The checkpoint to load: the given file, else the installed one.
+    """The checkpoint to load: the given file, or that in the given folder of transformers, else the installed one.
 
     Raises:
         InputNotFound: it is not there; says how to get it.
+        WeightsError: the folder is of another model.
     """
     path = Path(weights) if weights is not None else preset.weights_file
+    if path.is_dir():
+        check_folder = getattr(preset.architecture, "check_folder", None)
+        if check_folder:
+            check_folder(path, preset.preprocess)
+        path = checkpoint_in(path)
     if is_readable(path):
         return path
     if weights is None and preset.urls:
@@ -40,6 +47,12 @@ def weights_path(preset: Preset, weights: str | Path | None = None) -> Path:
     raise InputNotFound(
         f"no weights for model {preset.name!r} at {path}, or none that may be read; give one with --weights FILE"
     )
+
+
+def checkpoint_in(folder: Path) -> Path:
+    """The checkpoint in a folder that transformers wrote, or what it would be called."""
+    files = [folder / name for name in FOLDER_FILES]
+    return next((file for file in files if file.is_file()), files[0])
 
 
 def is_readable(path: Path) -> bool:

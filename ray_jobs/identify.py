@@ -16,6 +16,7 @@ from cache.compare import Comparison, compare
 from cache.contents import HeldContents, KeyedContents
 from cache.key_forms import Translation, translation
 from extractor import DecodePolicy, Preset, get_preset, list_extractors
+from extractor.configs import GridCells, Preprocess
 
 from .sources import Item, open_source
 
@@ -253,8 +254,7 @@ def _by_cost() -> Iterator[Preset]:
 
     def cost(preset: Preset) -> tuple[bool, int]:
         file = preset.weights_file
-        rule = preset.preprocess
-        return (not file.is_file(), file.stat().st_size * rule.short_side * rule.long_side if file.is_file() else 0)
+        return (not file.is_file(), file.stat().st_size * preset.preprocess.pixels if file.is_file() else 0)
 
     yield from sorted(map(get_preset, list_extractors()), key=cost)
 
@@ -277,21 +277,23 @@ def _load(name: str, weights: str | None, device: str) -> Extractor:
 def _variations(extractor: Extractor) -> Iterator[tuple[str, Extractor, bool]]:
     """(what is changed, the extractor with that change, whether it describes the boxes of the cache)."""
     preset, rule = extractor.preset, extractor.preset.preprocess
-    others = [get_preset(name) for name in list_extractors()]
     yield "describing the boxes of the cache", extractor, True
-    yield "red and blue swapped", _with(extractor, channels="rgb" if rule.channels == "bgr" else "bgr"), False
-    for short, long in sorted({(p.preprocess.short_side, p.preprocess.long_side) for p in others}):
-        if (short, long) != (rule.short_side, rule.long_side):
-            yield f"images resized to {short}/{long}", _with(extractor, short_side=short, long_side=long), False
-    for method in sorted({p.preprocess.resize for p in others} - {rule.resize}):
-        yield f"images resized as {method} does", _with(extractor, resize=method), False
+    others = [other for other in map(get_preset, list_extractors()) if isinstance(other.preprocess, Preprocess)]
+    if isinstance(rule, Preprocess):
+        yield "red and blue swapped", _with(extractor, channels="rgb" if rule.channels == "bgr" else "bgr"), False
+        for short, long in sorted({(p.preprocess.short_side, p.preprocess.long_side) for p in others}):
+            if (short, long) != (rule.short_side, rule.long_side):
+                yield f"images resized to {short}/{long}", _with(extractor, short_side=short, long_side=long), False
+        for method in sorted({p.preprocess.resize for p in others} - {rule.resize}):
+            yield f"images resized as {method} does", _with(extractor, resize=method), False
     for orientation in {"apply", "ignore"} - {extractor.policy.orientation}:
         turned = copy(extractor)
         turned.policy = replace(extractor.policy, orientation=orientation)
         yield f"EXIF orientation: {orientation}", turned, False
     tried = [preset.selection]
     for other in others:
-        if other.selection not in tried and other.dim == preset.dim:
+        of_a_grid = {isinstance(selection, GridCells) for selection in (preset.selection, other.selection)}
+        if other.selection not in tried and other.dim == preset.dim and of_a_grid == {False}:
             tried.append(other.selection)
             chosen = copy(extractor)
             chosen.preset = replace(preset, selection=other.selection)

@@ -20,7 +20,7 @@ CASES = [
 def test_inputs_equal_the_reference_implementation(golden, model, folder, name):
     stored, rule = np.load(golden / folder / f"{name}.npz"), get_preset(model).preprocess
     rgb = decode(golden / "images" / f"{name.split('__')[0]}.png", "k").rgb
-    inputs = network_input(rgb, rule, frame(rule, *rgb.shape[:2]))
+    inputs = network_input(rule, rgb, frame(rule, *rgb.shape[:2]))
     _, channels, height, width = stored["input_shape"]
     padded = torch.nn.functional.pad(inputs, (0, width - inputs.shape[2], 0, height - inputs.shape[1]))
     assert padded.shape == (channels, height, width)
@@ -35,7 +35,7 @@ def test_inputs_equal_the_reference_implementation(golden, model, folder, name):
 def test_the_frame_tells_the_size_of_the_input(resize, size):
     rule = Preprocess(short_side=60, long_side=100, resize=resize)
     to = frame(rule, *size)
-    assert network_input(np.zeros((*size, 3), np.uint8), rule, to).shape == (3, *to.size)
+    assert network_input(rule, np.zeros((*size, 3), np.uint8), to).shape == (3, *to.size)
     np.testing.assert_allclose(to.to_original * to.to_resized, 1, rtol=1e-6)
 
 
@@ -46,4 +46,4 @@ def test_channels_mean_and_deviation():
         rule = Preprocess(4, 4, (1.0, 2.0, 3.0), (10.0, 20.0, 40.0), channels=channels)
         expected = [-0.1, -0.1, -0.075]
         expected[place] = (200 - (1, 2, 3)[place]) / (10, 20, 40)[place]
-        assert network_input(red, rule, frame(rule, 4, 4))[:, 1, 1].tolist() == pytest.approx(expected)
+        assert network_input(rule, red, frame(rule, 4, 4))[:, 1, 1].tolist() == pytest.approx(expected)

@@ -49,7 +49,7 @@ def test_the_network_is_trained_on_what_the_extractor_gives_it(tiny_preset):
     inputs, truths = SceneBatches(TINY, rule)[4]
     image, scene = make_scene(TINY.seed, 4 * TINY.batch, IMAGE_SIZES[4])
     to = frame(rule, *image.shape[:2])
-    assert torch.equal(inputs[0], network_input(image, rule, to))
+    assert torch.equal(inputs[0], network_input(rule, image, to))
     assert torch.equal(truths[0].boxes, truth_of(scene, *to.size).boxes)
 
 
