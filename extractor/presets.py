@@ -147,7 +147,6 @@ PRESETS: dict[str, Preset] = {
         *TRANSFORMERS,
         VSR_VISUALBERT,
         *bua_presets.PRESETS,
-        *vinvl_presets.PRESETS,
     )
 }
 

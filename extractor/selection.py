@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import singledispatch
 from typing import Any
 
 import torch
 from torch import Tensor
-from torchvision.ops import nms
+from torchvision.ops import batched_nms, nms
 
 from .boxes import clip_boxes, exclusive, has_area
 from .configs import DetectionNMS, MaxClassNMS, PerClassNMS
@@ -31,15 +30,11 @@ class Selection:
     scores: Tensor | None
     classes: Tensor | None = None
 
-    def of(
-        self, found: Detections, complete: Callable[[Detections], Detections] | None = None
-    ) -> tuple[Detections, Selection]:
-        """The detections that are kept, completed if that is asked for, and this, in the CPU's memory."""
+    def of(self, found: Detections) -> tuple[Detections, Selection]:
+        """The detections that are kept, and this, in the CPU's memory."""
         kept = found[self.rows]
         if self.classes is not None:
             kept = replace(kept, class_ids=self.classes, class_probs=self.scores)
-        if complete is not None:
-            kept = complete(kept)
         scores = None if self.scores is None else self.scores.cpu()
         return kept.cpu(), Selection(self.rows.cpu(), self.boxes.cpu(), scores)
 
