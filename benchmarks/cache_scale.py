@@ -6,7 +6,8 @@ The store is made up: an index of as many keys as asked for, whose entries all p
 Everything is measured in new processes, with the files in the page cache, as medians:
 
 * opening the index beside mapping its file into memory and reading one page; the whole store beside both
-* one batch of 64 random keys after another, beside a dict that has the same keys: as places, as states, and read
+* one batch of 64 random keys after another, beside a dict that has the same keys: where the records lie, whether there
+  are any, and, which is more than a lookup, the records themselves
 * what the process owns in memory then (Private_Dirty of /proc/self/smaps_rollup), beside what it was before
 * making a `RegionDataset` of a million keys
 """
@@ -110,8 +111,9 @@ def measure_lookups(path: Path, count: int) -> dict[str, float]:
     """Without a dict of keys: what is owned is that of a reader."""
     before, rng = private_megabytes(), random.Random(0)
     store = open_store(path, verify="never")
-    batches = iter([[key_of(rng.randrange(count)) for _ in range(BATCH)] for _ in range(3 * TURNS + 3)])
-    acts = {"places": store.places, "in": lambda keys: [key in store for key in keys], "read": store.get_many}
+    batches = iter([[key_of(rng.randrange(count)) for _ in range(BATCH)] for _ in range(4 * TURNS + 4)])
+    acts = {"places": store.places, "holds": lambda keys: list(store.holds(keys)), "read": store.get_many,
+            "in, one by one": lambda keys: [key in store for key in keys]}  # fmt: skip
     found = {}
     for name, act in acts.items():
         act(next(batches))
@@ -177,8 +179,8 @@ def main() -> None:
     gates = [
         ("opening the index, in times of mapping it", rows["opening"]["open = map x"], OPEN),
         ("private memory of a reader, MB", rows["lookups"]["private MB"], MEGABYTES),
-        ("a key of a batch, in times of a get of a dict", rows["lookups"]["places us/key"] / rows["dict"]["get us/key"],
-         LOOKUP),
+        *((f"a key of a batch ({name}), in times of a get of a dict",
+           rows["lookups"][f"{name} us/key"] / rows["dict"]["get us/key"], LOOKUP) for name in ("places", "holds")),
     ]  # fmt: skip
     if options.json:
         print(json.dumps({"index MB": size, "rows": rows, "gates": gates}, indent=2))

@@ -35,7 +35,7 @@ class State(NamedTuple):
 
     @property
     def is_record(self) -> bool:
-        return is_record(self.flags)
+        return not self.flags & FAILURE
 
 
 class Snapshot:
