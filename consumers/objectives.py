@@ -30,6 +30,12 @@ class Pairs(NamedTuple):
     images: list[int]
     target: Tensor
 
+    def of(self, items: np.ndarray) -> Pairs:
+        """Those of some of the items only, by their places."""
+        each = len(self.texts) // len(self.target)
+        places = [place for item in items.tolist() for place in range(item * each, (item + 1) * each)]
+        return Pairs([self.texts[i] for i in places], [self.images[i] for i in places], self.target[items])
+
 
 class Objective(Protocol):
     def pairs(self, data: TaskData, rows: Sequence[int], rng: np.random.Generator) -> Pairs:
@@ -56,10 +62,11 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 class Labels:
-    """Each example has its labels. A pair of pictures is two items of the batch, the text repeated."""
+    """Each example has its labels. A pair of pictures is two items of the batch, the text repeated. The loss, of logits
+    and targets [B, labels], is the published one of the task's head unless another is given."""
 
-    def __init__(self, task: Task):
-        self._count, self._loss = len(task.labels), LOSSES[task.head]
+    def __init__(self, task: Task, loss: Callable[[Tensor, Tensor], Tensor] | None = None):
+        self._count, self._loss = len(task.labels), loss or LOSSES[task.head]
 
     def pairs(self, data: TaskData, rows: Sequence[int], rng: np.random.Generator) -> Pairs:
         images = data.images[list(rows)]

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from .base import Model
 
 MODELS: dict[str, str] = {
+    "visualbert-vsr": "visualbert:VisualBertVsr",
+    "lxmert-vsr": "lxmert:LxmertVsr",
+    "vilt": "vilt:Vilt",
+    "clip-negation": "clip_negation:ClipNegation",
     "simple-mpt": "simple_mpt:SimpleMpt",
     "simple-mpt-pixels": "simple_mpt:SimpleMptPixels",
 }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -103,12 +104,29 @@ def pretrained(cls: Any, source: str, **options: Any) -> tuple[Any, LoadReport]:
     Raises: InputNotFound, WeightsError.
     """
     try:
-        model, info = cls.from_pretrained(source, output_loading_info=True, dtype=torch.float32, **options)
-    except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
+        with quiet():
+            model, info = cls.from_pretrained(source, output_loading_info=True, dtype=torch.float32, **options)
+    except Exception as error:  # files that make no sense raise whatever their readers do
         raise _unloadable(source, cls, error) from error
     fresh = tuple(sorted({*info["missing_keys"], *(name for name, *_ in info.get("mismatched_keys", ()))}))
     loaded = tuple(name for name in model.state_dict() if name not in fresh)
     return model, LoadReport(source, loaded, (), tuple(sorted(info["unexpected_keys"])), fresh)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the bars and warnings of transformers: what was loaded is told by a report."""
+    from transformers.utils import logging
+
+    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def companion(cls: Any, source: str, **options: Any) -> Any:
