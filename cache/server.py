@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from . import wire
-from .manifest import FILE as MANIFEST
 from .server_access import Tokens
 from .server_calls import MIDDLEWARE, UNAUTHORIZED, Call, Calls
 from .server_limits import Gate, Limits
@@ -157,9 +156,8 @@ class FeatureServer(flight.FlightServerBase):
             return [json.dumps({"stores": stores, **limits}).encode()]
         request = self._request(body, fields)
         store = self._store(call, request.pop("store"))
-        if action in ("manifest", "index"):
-            return store.file(request.get("file", MANIFEST), request["offset"], request["length"])
-        return [json.dumps(getattr(store, action)(**request)).encode()]
+        answer = getattr(store, action)(**request)
+        return answer if action in ("manifest", "index") else [json.dumps(answer).encode()]
 
     def list_actions(self, context: flight.ServerCallContext) -> list[tuple[str, str]]:
         call = Call.of(context)

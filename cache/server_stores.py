@@ -19,7 +19,6 @@ from .errors import CorruptRecord, DataError, RoivaultError, UsageError
 from .files import disk_errors
 from .index import FILE as MERGED_INDEX
 from .index import Entry
-from .manifest import FILE as MANIFEST
 from .manifest import Manifest
 from .shard import SealedShard
 from .snapshot import Snapshot, State
@@ -218,20 +217,20 @@ class ServedStore:
             "feature_dtype": manifest.feature_dtype,
         }
 
-    def file(self, name: str, offset: int, length: int | None) -> Iterator[bytes]:
-        """Bytes of the manifest or of an index. Raises: InvalidRequest: there is none of this name; DiskError."""
+    def manifest(self, offset: int, length: int | None) -> Iterator[bytes]:
+        """Bytes of the manifest of what is served."""
+        yield self.snapshot().manifest_bytes[offset : None if length is None else offset + length]
+
+    def index(self, file: str, offset: int, length: int | None) -> Iterator[bytes]:
+        """Bytes of an index. Raises: InvalidRequest: there is none of this name; DiskError."""
         snapshot = self.snapshot()
-        if name == MANIFEST:
-            end = len(snapshot.manifest_bytes) if length is None else offset + length
-            yield snapshot.manifest_bytes[offset:end]
-            return
         names = [shard.index_file for shard in snapshot.manifest.shards] + [MERGED_INDEX] * bool(snapshot.merged)
-        if name not in names:
-            raise InvalidRequest(f"the store has no index {name!r}", NOT_FOUND)
-        path = self.path / name
-        with disk_errors(path), open(path, "rb") as file:
-            file.seek(offset)
-            while data := file.read(FILE_CHUNK if length is None else min(FILE_CHUNK, length)):
+        if file not in names:
+            raise InvalidRequest(f"the store has no index {file!r}", NOT_FOUND)
+        path = self.path / file
+        with disk_errors(path), open(path, "rb") as opened:
+            opened.seek(offset)
+            while data := opened.read(FILE_CHUNK if length is None else min(FILE_CHUNK, length)):
                 yield data
                 length = None if length is None else length - len(data)
 

@@ -124,12 +124,18 @@ class Note(NamedTuple):
         """Raises: DataError: it is none."""
         try:
             note = json.loads(data)
-            failure = note.get("failure")
-            if failure is not None and sorted(failure) != ["kind", "message", "source"]:
-                raise ValueError("no such failure")
-            return cls(failure, bool(note.get("damaged")))
+            if note == {"missing": True}:
+                return cls()
+            if note == {"damaged": True}:
+                return cls(damaged=True)
+            (name, failure), *more = note.items()
+            if name == "failure" and not more and sorted(failure) == ["kind", "message", "source"]:
+                texts = failure["kind"], failure["message"]
+                if all(isinstance(text, str) for text in texts) and isinstance(failure["source"], (str, type(None))):
+                    return cls(failure)
         except (ValueError, TypeError, AttributeError, RecursionError):
-            raise DataError("the server answers what is not of its protocol: is it roivault's?") from None
+            pass
+        raise DataError("the server answers what is not of its protocol: is it roivault's?")
 
 
 def record_schema() -> Any:
