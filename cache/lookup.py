@@ -12,7 +12,7 @@ import numpy as np
 
 from .errors import MissingKeys, RoivaultError, StoreMismatch, UsageError
 from .index import Index
-from .published import Place, take_snapshot
+from .published import Place, take_snapshots
 from .snapshot import Snapshot, State
 from .states import FAILURE, is_record
 
@@ -57,7 +57,7 @@ class Lookup:
     def _take(self) -> list[Snapshot]:
         self.generation += 1
         while True:
-            snapshots = [take_snapshot(place, self._check, shards) for place, shards in self._parts]
+            snapshots = take_snapshots(self._parts, self._check)
             try:
                 _refuse_conflicts(snapshots)
                 return snapshots

@@ -70,6 +70,10 @@ class Mirror:
         stores = Path(mirrors).expanduser() if mirrors else cache_folder() / "stores"
         self.path = stores / xxhash.xxh3_128_hexdigest(str(folder).encode())
 
+    def head(self) -> bytes:
+        """Of the manifest that is here. Raises: FileNotFoundError."""
+        return (self.path / MANIFEST).read_bytes()[:HEAD_BYTES]
+
     def manifest(self, head: bytes) -> Manifest:
         """The manifest that begins with `head`, or a newer one. Raises: StoreNotFound, StoreDamaged, DiskError."""
         try:

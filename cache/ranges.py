@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from typing import NamedTuple
 
@@ -54,7 +54,7 @@ class RangeReader:
 
     def _begin_anew(self) -> None:
         self._pid, self._lock = os.getpid(), threading.Lock()
-        self._ahead: dict[Range, tuple[Range, Future[memoryview]]] = {}  # range -> the read that it is part of
+        self._ahead: dict[Range, Future[dict[Range, memoryview]]] = {}  # range -> the read that it is part of
         self._ahead_bytes = 0
 
     def read(self, wanted: Sequence[Range]) -> list[memoryview]:
@@ -65,7 +65,7 @@ class RangeReader:
             StoreUnreachable, DiskError
         """
         found = self._taken(wanted)
-        groups = coalesce([one for one in wanted if one not in found])
+        groups = list(self._groups([one for one in wanted if one not in found]))
         stop = threading.Event()
         try:
             if len(groups) == 1:
@@ -76,24 +76,27 @@ class RangeReader:
         except BaseException:
             stop.set()  # the other threads are not to try on
             raise
-        for group, data in zip(groups, reads, strict=True):
-            found |= {one: data[one.start - group[0].start :][: one.length] for one in group}
-        return [_own_copy(found[one], one.start) for one in wanted]
+        for read in reads:
+            found |= read
+        return [self._own(found[one], one.start) for one in wanted]
+
+    def read_anew(self, one: Range) -> memoryview:
+        """What did not arrive as it should, once more. Raises: as `read`."""
+        return self.read([one])[0]
 
     def read_ahead(self, wanted: Sequence[Range]) -> None:
         """Begin to read what `read` will be asked for; what fails is read again then, what is too much forgotten."""
         if self._pid != os.getpid():
             self._begin_anew()
         with self._lock:
-            for group in coalesce([one for one in wanted if one not in self._ahead]):
+            for group in self._groups([one for one in wanted if one not in self._ahead]):
                 size = sum(one.length for one in group)
                 if size > AHEAD:
                     continue
                 while self._ahead_bytes + size > AHEAD:
                     self._forget(next(iter(self._ahead)))
-                whole = Range(group[0].name, group[0].start, group[-1].end - group[0].start)
                 future = threads("remote", THREADS).submit(self._read, group, threading.Event())
-                self._ahead |= {one: (whole, future) for one in group}
+                self._ahead |= dict.fromkeys(group, future)
                 self._ahead_bytes += size
 
     def _taken(self, wanted: Sequence[Range]) -> dict[Range, memoryview]:
@@ -103,18 +106,22 @@ class RangeReader:
         with self._lock:
             under_way = {one: self._forget(one) for one in dict.fromkeys(wanted) if one in self._ahead}
         found = {}
-        for one, (whole, future) in under_way.items():
+        for one, future in under_way.items():
             try:
-                found[one] = future.result()[one.start - whole.start :][: one.length]
+                found[one] = future.result()[one]
             except RoivaultError:
                 pass  # it is read again
         return found
 
-    def _forget(self, one: Range) -> tuple[Range, Future[memoryview]]:
+    def _forget(self, one: Range) -> Future[dict[Range, memoryview]]:
         self._ahead_bytes -= one.length
         return self._ahead.pop(one)
 
-    def _read(self, group: list[Range], stop: threading.Event) -> memoryview:
+    def _groups(self, wanted: Sequence[Range]) -> Iterable[list[Range]]:
+        """What is to be read as one."""
+        return coalesce(wanted)
+
+    def _read(self, group: list[Range], stop: threading.Event) -> dict[Range, memoryview]:
         name, start, end = group[0].name, group[0].start, group[-1].end
         try:
             data = self._folder.read(name, start, end, stop)
@@ -124,10 +131,10 @@ class RangeReader:
             raise StoreDamaged(self._folder / name, "the shard is missing") from None
         if len(data) < end - start:
             raise StoreDamaged(self._folder / name, f"it ends at byte {start + len(data)}, its index points to {end}")
-        return memoryview(data)
+        return {one: memoryview(data)[one.start - start :][: one.length] for one in group}
 
-
-def _own_copy(data: memoryview, offset: int) -> memoryview:
-    memory = aligned_memory(len(data), offset)
-    memory[:] = data
-    return memoryview(memory).toreadonly()
+    def _own(self, data: memoryview, offset: int) -> memoryview:
+        """A copy: what was read together is not to live as long as the last of its parts."""
+        memory = aligned_memory(len(data), offset)
+        memory[:] = data
+        return memoryview(memory).toreadonly()

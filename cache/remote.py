@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
+import math
 import os
 import random
 import sys
@@ -31,6 +32,7 @@ _DRIVERS = {
     "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs", "sftp": "paramiko", "ssh": "paramiko",
 }  # fmt: skip
 _LOCAL = ("file", "local")
+_READ_ONLY = ("http", "https", "grpc", "grpc+tls")
 _WITH_FOLDERS = (*_LOCAL, "sftp", "ssh", "smb", "hdfs", "webhdfs", "ftp", "webdav")  # that must be made
 
 T = TypeVar("T")
@@ -58,9 +60,14 @@ class RemoteFolder:
     Args:
         url: such as s3://bucket/coco.roi; a query (https only) goes to every file.
 
+    Attributes:
+        patience: seconds that are tried at most, where there is another place to ask.
+
     Raises:
         UsageError: it is no such URL.
     """
+
+    patience = math.inf
 
     def __init__(self, url: str):
         self.url = url
@@ -173,7 +180,7 @@ class RemoteFolder:
 
     def check_writable(self) -> None:
         """Raises: UsageError."""
-        if self.scheme in ("http", "https"):
+        if self.scheme in _READ_ONLY:
             raise UsageError(f"{self} can only be read: write to a bucket, such as s3://, or a file:// URL")
 
     def put(self, name: str, data: bytes, create: bool = False) -> None:
@@ -275,7 +282,7 @@ class RemoteFolder:
                 if _is_range_error(error):
                     return b""  # it begins behind the end of the file
                 self._refuse_lasting(name, error)
-                deadline = DEADLINE if self._answered else FIRST_DEADLINE
+                deadline = min(self.patience, DEADLINE if self._answered else FIRST_DEADLINE)
                 late = tries >= _LEAST_TRIES and time.monotonic() - begin + pause > deadline
                 if late or (stop and stop.is_set()):
                     raise StoreUnreachable(
@@ -340,11 +347,11 @@ def _says_no_credentials(error: Exception) -> bool:
     return type(error).__name__ in ("NoCredentialsError", "PartialCredentialsError", "GatedRepoError")
 
 
-def store_of(url: str) -> tuple[RemoteFolder, int | None]:
-    """The store that a URL names, and the shard of it if it names one. Raises: UsageError."""
+def split_shard(url: str) -> tuple[str, int | None]:
+    """The URL of a store, and the number of the shard that it names, if it names one."""
     base, mark, query = url.partition("?")
     store, _, last = base.rpartition("/")
     number = last.removeprefix("shard-").removesuffix(".lmdb")
     if last == f"shard-{number}.lmdb" and number.isdecimal():
-        return RemoteFolder(store + mark + query), int(number)
-    return RemoteFolder(url), None
+        return store + mark + query, int(number)
+    return url, None

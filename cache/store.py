@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from .client_access import Access, is_served
 from .cold import available_memory, read_values
 from .errors import CorruptRecord, UsageError, require_one_of
 from .lookup import CHUNK, Hit, Lookup, list_of_keys
@@ -43,15 +44,15 @@ class RegionStore:
         verify: when checksums are compared: "always", "first" or "never".
     """
 
-    def __init__(self, target: Target, verify: str):
-        self._targets, self.verify = absolute(target), verify
-        self._parts = resolve_targets(self._targets)
+    def __init__(self, target: Target, verify: str, access: Access | None = None):
+        self._targets, self.verify, self._access = absolute(target), verify, access
+        self._parts = resolve_targets(self._targets, access)
         self.paths = [path for path, _ in self._parts]
         self._in_memory: bool | None = None
         self._lookup = Lookup(self._parts, verify != "never")
 
     def __reduce__(self) -> tuple:
-        return RegionStore, (self._targets, self.verify)
+        return RegionStore, (self._targets, self.verify, self._access)
 
     def __repr__(self) -> str:
         return f"RegionStore({', '.join(map(str, self.paths))}: {len(self)} records)"
@@ -82,7 +83,7 @@ class RegionStore:
         """Each of the stores on its own, with the same shards. Raises: StoreNotFound, StoreDamaged."""
         parts = zip(self._parts, self.manifests, strict=True)
         return [
-            RegionStore(parts_of(place, None if chosen is None else [s.file for s in manifest.shards]), self.verify)
+            RegionStore(parts_of(place, chosen and [s.file for s in manifest.shards]), self.verify, self._access)
             for (place, chosen), manifest in parts
         ]
 
@@ -255,9 +256,12 @@ def open_store(
 
     Args:
         target: a store directory, shard files of one, a glob, the URL of a published store (s3://, https://, hf://,
-            file:// and what else fsspec knows), or a list of these, which are read as one. When several stores have a
-            record of a key, it must be the same in all of them.
-        token, tls_ca: for a server only.
+            file:// and what else fsspec knows) or of a feature server (grpc://HOST:PORT, or grpc+tls:// through TLS,
+            with /NAME where it has several stores), or a list of these, which are read as one. When several stores have
+            a record of a key, it must be the same in all of them; of two servers that have the same shard, one stands
+            in for the other. Servers may be given as one text, too: grpc://HOST:PORT,HOST:PORT/NAME.
+        token, tls_ca: for feature servers only; defaults are $ROIVAULT_TOKEN and $ROIVAULT_TLS_CA, a file of the
+            certificates to trust. $ROIVAULT_TLS_CERT and $ROIVAULT_TLS_KEY are the files of a client's certificate.
         verify: compare the checksum of a record each time it is read ("always"), the first time it is read in this
             process ("first"), or not ("never"). Checksums of indexes are compared now, those of large ones when a key
             is not found or all keys are listed: a key that is found proves itself.
@@ -265,9 +269,11 @@ def open_store(
     Raises:
         StoreNotFound, StoreDamaged, UsageError
         StoreUnreachable: a URL that did not answer in time.
+        DiskError: a server that wants another token, or whose certificate is not trusted.
         StoreMismatch: the stores do not fit together.
     """
     require_one_of("verify", verify, VERIFY)
-    if token or tls_ca:
+    targets = absolute(target)
+    if (token or tls_ca) and not any(map(is_served, targets)):
         raise UsageError("token and tls_ca are for a server, grpc://HOST:PORT, which the target is not")
-    return RegionStore(target, verify)
+    return RegionStore(targets, verify, Access(token, tls_ca))

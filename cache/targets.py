@@ -7,9 +7,11 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from .client import ServedFolder
+from .client_access import Access, each_server, is_served
 from .errors import StoreNotFound, UsageError
 from .manifest import FILE, Manifest
-from .remote import RemoteFolder, is_url, shown, store_of
+from .remote import RemoteFolder, is_url, shown, split_shard
 
 Target = str | os.PathLike | Iterable[str | os.PathLike]
 
@@ -28,6 +30,7 @@ def absolute(target: Target) -> list[str]:
         targets = [os.fspath(item) for item in ([target] if isinstance(target, (str, os.PathLike)) else target)]
     except TypeError:
         raise UsageError(f"{target!r} is neither the path of a store nor a list of paths") from None
+    targets = [url for item in targets for url in (each_server(item) if is_served(item) else [item])]
     if not targets:
         raise UsageError("no store was given")
     return [item if is_url(item) else os.path.abspath(item) for item in targets]
@@ -48,15 +51,21 @@ def parts_of(place: Path | RemoteFolder, shards: Iterable[str] | None) -> list[s
     return [str(place)] if shards is None else [str(place / file) for file in shards]
 
 
-def resolve_targets(targets: Sequence[str]) -> list[tuple[Path | RemoteFolder, frozenset[int] | None]]:
+def resolve_targets(
+    targets: Sequence[str], access: Access | None = None
+) -> list[tuple[Path | RemoteFolder, frozenset[int] | None]]:
     """Each store once, with the shards of it that were asked for (None: all).
+
+    Args:
+        access: to feature servers.
 
     Raises: StoreNotFound; UsageError: a URL that cannot be one of a store.
     """
     parts: dict[Path | RemoteFolder, set[int] | None] = {}
     for target in targets:
         if is_url(target):
-            folder, number = store_of(target)
+            place, number = split_shard(target)
+            folder = ServedFolder(place, access) if is_served(target) else RemoteFolder(place)
             chosen = parts.setdefault(folder, None if number is None else set())
             if number is None:
                 parts[folder] = None

@@ -11,6 +11,7 @@ from cache.endpoints import parse_endpoint
 from cache.keys import FILE_KEY_RULES, printable
 from cache.regions import FEATURE_DTYPES
 from cache.remote import RemoteFolder, is_url, shown
+from cache.sizes import parse_bytes
 from extractor.given_boxes import FORMATS as BOX_FORMATS
 from extractor.given_boxes import UNITS as BOX_UNITS
 
@@ -22,7 +23,6 @@ PRECISIONS = ("auto", "float32", "bfloat16", "float16")
 ORIENTATIONS = ("apply", "ignore")
 TRUNCATED = ("fail", "keep")
 ENGINES = ("local", "ray")
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 
 
 @dataclass(frozen=True)
@@ -164,10 +164,7 @@ def usable_cpus() -> int:
 
 def parse_size(text: int | str) -> int:
     """Bytes from "500MB", "8GiB" or a plain number. Raises: UsageError."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?", str(text).strip().upper())
-    if not match or match[2] not in _UNITS or (size := int(float(match[1]) * _UNITS[match[2]])) < 1:
-        raise UsageError(f"--shard-size {text!r} is not a size; give for instance 8GiB or 500MB")
-    return size
+    return parse_bytes("--shard-size", text)
 
 
 def parse_allowance(text: str) -> Allowance:

@@ -120,7 +120,7 @@ def test_some_shards_of_a_store(build):
 
 
 @pytest.mark.parametrize("target, error", [
-    ("nowhere.roi", StoreNotFound), ("*.nothing", StoreNotFound), ([], UsageError), ("grpc://host:1", UsageError),
+    ("nowhere.roi", StoreNotFound), ("*.nothing", StoreNotFound), ([], UsageError), ("grpc:///a", UsageError),
     ("unheard-of://x/a.roi", UsageError), ("", StoreNotFound), (".", StoreNotFound),
     ("shard-00000.lmdb", StoreNotFound),
 ])  # fmt: skip
