@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from cache import Regions, StoreMismatch, WeightsError
 
 from ..encoders.checkpoint import LoadReport
-from .base import companion, pretrained
+from .base import companion, pretrained, quiet
 
 TEXT, VISION, PROJECTION = "mt5", "vision", "projection.safetensors"
 
@@ -97,9 +97,10 @@ class PatchMt5(nn.Module):
 
         partial = folder.with_name(f"{folder.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
-        self.text.save_pretrained(partial / TEXT)
-        if self.vision is not None:
-            self.vision.save_pretrained(partial / VISION)
+        with quiet():
+            self.text.save_pretrained(partial / TEXT)
+            if self.vision is not None:
+                self.vision.save_pretrained(partial / VISION)
         for name, one in companions.items():
             one.save_pretrained(partial / name)
         save_file({k: v.contiguous().cpu() for k, v in self.projection.state_dict().items()}, partial / PROJECTION)
@@ -172,6 +173,9 @@ def load_mt5_tokenizer(source: str, given: str | None, published: str) -> Any:
 def patches_of(records: Sequence[Regions]) -> tuple[Tensor, Tensor]:
     """The patches of pictures in the order of the store, f32 [B, P, d], and which there are, bool [B, P].
 
+    What pads pictures of fewer patches comes first, so that the last patch is always next to the first word: mT5 knows
+    places by their distances.
+
     Raises: StoreMismatch: a record has none, or of another dimension.
     """
     dims = {one.features.shape[1] for one in records if len(one.features)}
@@ -184,6 +188,6 @@ def patches_of(records: Sequence[Regions]) -> tuple[Tensor, Tensor]:
     present = torch.zeros(len(records), most, dtype=torch.bool)
     for row, one in enumerate(records):
         count = len(one.features)
-        patches[row, :count] = torch.from_numpy(np.asarray(one.features, np.float32))
-        present[row, :count] = True
+        patches[row, most - count :] = torch.from_numpy(np.asarray(one.features, np.float32))
+        present[row, most - count :] = True
     return patches, present
