@@ -235,7 +235,7 @@ class Extractor:
             else:
                 rows = torch.arange(len(detections), device=detections.rois.device)
                 selection = Selection(rows, torch.from_numpy(item.boxes), detections.class_probs)
-            found.append(selection.of(detections))
+            found.append(selection.of(detections, getattr(network, "complete", None)))
         return found
 
     def _to_device(self, tensor: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ class Network(Protocol):
             dtype of their weights; everything else stays float32.
         unused_tensors: optional, a regular expression for tensors of a checkpoint that are not needed.
         default_tensors: optional, a method that gives tensors by name which a checkpoint may lack.
+        complete: optional, a method that takes the `Detections` that were kept and adds what depends on it.
         needs_frames: optional, True where `detect` also takes `frames`, the `preprocess.Frame` of each image.
     """
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .configs import Preprocess
-from .resize import opencv_scale, resize_opencv, resize_pillow, short_side_size
+from .resize import opencv_scale, resize_opencv, resize_pillow, short_side_size, truncated_size
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,8 @@ def _(rule: Preprocess, height: int, width: int) -> Frame:
         scale = opencv_scale(height, width, rule.short_side, rule.long_side)
         new_height, new_width = (max(1, int(np.round(side * scale))) for side in (height, width))
         return Frame(width, height, (new_height, new_width), (scale, scale))
-    new_height, new_width = short_side_size(height, width, rule.short_side, rule.long_side)
+    sides = truncated_size if rule.resize == "pillow-truncated" else short_side_size
+    new_height, new_width = sides(height, width, rule.short_side, rule.long_side)
     return Frame(width, height, (new_height, new_width), (new_width / width, new_height / height))
 
 
@@ -73,6 +74,9 @@ def _(rule: Preprocess, rgb: np.ndarray, to: Frame) -> Tensor:
         resized = _centred(resize_pillow(np.ascontiguousarray(pixels), to.size).astype(np.float32), rule)
     elif rule.resize == "opencv":
         resized = resize_opencv(_centred(pixels.astype(np.float64), rule), to.scale[0])
+    elif rule.resize == "pillow-truncated":
+        resized = resize_pillow(np.ascontiguousarray(pixels), to.size).astype(np.float32)
+        resized = _centred(resized / np.float32(255) * np.float32(255), rule)  # there and back, as published
     elif rule.resize == "opencv-raw":
         resized = _centred(resize_opencv(pixels.astype(np.float32), to.scale[0]), rule)
     else:

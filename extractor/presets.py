@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from cache import UsageError
 
-from . import bua_presets
+from . import bua_presets, vinvl_presets
 from .configs import C4Config, FPNConfig, MaxClassNMS, PerClassNMS, Preprocess
 from .detectron_presets import FAMILY, VSR_VISUALBERT, detectron_preset
 from .grid_presets import TRANSFORMERS, c5_grid, transformer_preset
@@ -147,6 +147,7 @@ PRESETS: dict[str, Preset] = {
         *TRANSFORMERS,
         VSR_VISUALBERT,
         *bua_presets.PRESETS,
+        *vinvl_presets.PRESETS,
     )
 }
 

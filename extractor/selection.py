@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import singledispatch
 from typing import Any
 
 import torch
 from torch import Tensor
-from torchvision.ops import batched_nms, nms
+from torchvision.ops import nms
 
 from .boxes import clip_boxes, exclusive, has_area
 from .configs import DetectionNMS, MaxClassNMS, PerClassNMS
@@ -30,11 +31,15 @@ class Selection:
     scores: Tensor | None
     classes: Tensor | None = None
 
-    def of(self, found: Detections) -> tuple[Detections, Selection]:
-        """The detections that are kept, and this, in the CPU's memory."""
+    def of(
+        self, found: Detections, complete: Callable[[Detections], Detections] | None = None
+    ) -> tuple[Detections, Selection]:
+        """The detections that are kept, completed if that is asked for, and this, in the CPU's memory."""
         kept = found[self.rows]
         if self.classes is not None:
             kept = replace(kept, class_ids=self.classes, class_probs=self.scores)
+        if complete is not None:
+            kept = complete(kept)
         scores = None if self.scores is None else self.scores.cpu()
         return kept.cpu(), Selection(self.rows.cpu(), self.boxes.cpu(), scores)
 
@@ -85,8 +90,19 @@ def select_detections(found: Detections, rule: DetectionNMS) -> tuple[Tensor, Te
     """RoIs i64[n], their boxes f32[n,4] in resized pixels, scores f32[n] and classes i64[n], best score first."""
     rows, classes = torch.nonzero(found.class_scores > rule.min_score, as_tuple=True)
     scores, boxes = found.class_scores[rows, classes], found.class_boxes[rows, classes]
-    keep = batched_nms(boxes, scores, classes, rule.threshold)[: rule.max_regions]
+    keep = nms_per_class(boxes, scores, classes, rule.threshold)[: rule.max_regions]
     return rows[keep], boxes[keep], scores[keep], classes[keep]
+
+
+def nms_per_class(boxes: Tensor, scores: Tensor, classes: Tensor, threshold: float) -> Tensor:
+    """Rows i64[n] that survive suppression by boxes f32[k,4] of their own class i64[k], best score first.
+
+    The classes are laid out side by side in double precision, where that does not round the boxes.
+    """
+    if not len(boxes):
+        return classes
+    apart = (boxes.max() - boxes.min() + 1).double() * classes
+    return nms(boxes.double() + apart[:, None], scores.double(), threshold)
 
 
 def select_max_class(boxes: Tensor, scores: Tensor, rule: MaxClassNMS) -> Tensor:

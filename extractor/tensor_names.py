@@ -29,6 +29,7 @@ _MASKRCNN_BENCHMARK = [
         (r"^rpn\.head\.cls_logits\.", "proposal_generator.rpn_head.objectness_logits."),
         (r"^rpn\.head\.bbox_pred\.", "proposal_generator.rpn_head.anchor_deltas."),
         (r"^rpn\.head\.", "proposal_generator.rpn_head."),
+        (r"^roi_heads\.box\.feature_extractor\.head\.", "roi_heads."),
         (r"^roi_heads\.box\.feature_extractor\.fc6\.", "roi_heads.box_head.fc1."),
         (r"^roi_heads\.box\.feature_extractor\.fc7\.", "roi_heads.box_head.fc2."),
         (r"^roi_heads\.box\.predictor\.", "roi_heads.box_predictor."),
