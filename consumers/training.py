@@ -28,13 +28,15 @@ from .encoders import Encoder, save_encoder
 from .evaluation import autocast
 from .models.base import Model
 from .models.data import ModelData
-from .objectives import Objective
+from .objectives import Objective, Pairs
 from .optimizer import optimizer_of, schedule_of
 from .recipes import Recipe
 from .run_log import RunLog
 
 STATE, BEST, LAST = "state.pt", "best.safetensors", "last.safetensors"
 VALIDATION_BATCH = 256  # pairs
+
+Micro = tuple[Inputs, Tensor, float]  # a process's part of a micro-batch: inputs, target, weight of its loss
 
 
 def weights_of(model: Encoder | Model, path: Path) -> Path:
@@ -101,6 +103,14 @@ class Ranks:
     def part(self, rows: np.ndarray) -> np.ndarray:
         """This process's rows of a micro-batch; one at least, for all of them wait for each other's gradients."""
         return rows[self.rank :: self.count] if self.rank < len(rows) else rows[self.rank % len(rows)][None]
+
+    def weight(self, items: int) -> float:
+        """What the mean over this process's part counts for, so that the mean over all processes is that over items."""
+        return len(range(self.rank, items, self.count)) * self.count / items
+
+    def any(self, said: bool, device: torch.device) -> bool:
+        """Whether any process says so."""
+        return self.sum([said], device)[0] > 0
 
     def sum(self, values: Sequence[float], device: torch.device) -> list[float]:
         """The sums of values over all processes."""
@@ -179,7 +189,8 @@ class Trainer:
     # -- the loop
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> Progress:
-        """Train to the end, or until `stop` says so, which is asked after every update and leaves the state on disk.
+        """Train to the end, or until `stop` says so in any process, which is asked after every update and leaves the
+        state on disk.
 
         Raises:
             DataError: the loss is not finite.
@@ -206,7 +217,7 @@ class Trainer:
                     elif progress.updates % self.save_every == 0:
                         self._save()
                     self._report(progress, None)
-                    if stop():
+                    if self.ranks.any(stop(), self.device):
                         self._save()
                         return
                     if last:
@@ -214,7 +225,7 @@ class Trainer:
         if self.ranks.rank == 0:
             save_weights(self.encoder, self.folder / LAST)
 
-    def _updates(self, reader: ThreadPoolExecutor) -> Iterator[list[tuple[Inputs, Tensor]]]:
+    def _updates(self, reader: ThreadPoolExecutor) -> Iterator[list[Micro]]:
         """The micro-batches of each update of the rest of this epoch; the next ones are read meanwhile."""
         recipe, epoch = self.recipe, self.progress.epoch
         order = np.random.default_rng([recipe.seed, epoch]).permutation(len(self.data))[: self._items]
@@ -226,28 +237,30 @@ class Trainer:
                 ahead.append(reader.submit(self._read, order, starts[place + 2]))
             yield micros
 
-    def _read(self, order: np.ndarray, start: int) -> list[tuple[Inputs, Tensor]]:
-        """This process's part of one update."""
+    def _read(self, order: np.ndarray, start: int) -> list[Micro]:
+        """This process's part of one update. All processes draw the same wrong options, so each has those that one
+        alone would have."""
         recipe, found = self.recipe, []
         for first in range(start, min(start + recipe.batch, len(order)), recipe.micro):
-            rows = self.ranks.part(order[first : min(first + recipe.micro, start + recipe.batch)])
-            rng = np.random.default_rng([recipe.seed, self.progress.epoch, first, self.ranks.rank])
-            found.append(self._inputs(self.data, rows.tolist(), rng))
+            rows = order[first : min(first + recipe.micro, start + recipe.batch)]
+            rng = np.random.default_rng([recipe.seed, self.progress.epoch, first])
+            pairs = self.objective.pairs(self.data, rows.tolist(), rng)
+            own = pairs.of(self.ranks.part(np.arange(len(rows))))
+            found.append((*self._inputs(self.data, own), self.ranks.weight(len(rows))))
         return found
 
-    def _inputs(self, data: TaskData | ModelData, rows: list[int], rng: np.random.Generator) -> tuple[Inputs, Tensor]:
+    def _inputs(self, data: TaskData | ModelData, pairs: Pairs) -> tuple[Inputs, Tensor]:
         """In pinned memory for a GPU, which then copies them while it computes."""
-        texts, images, target = self.objective.pairs(data, rows, rng)
-        inputs = data.inputs(texts, images)
+        inputs, target = data.inputs(pairs.texts, pairs.images), pairs.target
         return (inputs.pinned(), target.pin_memory()) if self.device.type == "cuda" else (inputs, target)
 
-    def _update(self, micros: Sequence[tuple[Inputs, Tensor]]) -> None:
+    def _update(self, micros: Sequence[Micro]) -> None:
         progress, losses = self.progress, []
-        for place, (inputs, target) in enumerate(micros):
+        for place, (inputs, target, weight) in enumerate(micros):
             with autocast(self.device, self.bfloat16), self._no_sync(place < len(micros) - 1):
                 logits = self.scorer(*inputs.to(self.device))
                 target = target.to(self.device, non_blocking=True)
-                loss = self.objective.loss(logits, target) / self.recipe.accumulate
+                loss = self.objective.loss(logits, target) * weight / self.recipe.accumulate
             loss.backward()
             losses.append(loss.detach())
         total = torch.stack(losses).sum().item()  # the one wait for the device
@@ -268,7 +281,7 @@ class Trainer:
         progress.losses.append(total)
         progress.loss = float(np.mean(progress.losses))
         if self._log:
-            images = sum(len(inputs[0]) for inputs, _ in micros) * self.ranks.count
+            images = sum(len(inputs[0]) for inputs, _, _ in micros) * self.ranks.count
             self._log.update(progress.updates, total, progress.rate, images)
 
     def _no_sync(self, more: bool) -> AbstractContextManager:
@@ -300,7 +313,7 @@ class Trainer:
         own = range(self.ranks.rank * step, len(data), step * self.ranks.count)
         for start in own:
             rows = list(range(start, min(start + step, len(data))))
-            inputs, target = self._inputs(data, rows, np.random.default_rng([0, start]))
+            inputs, target = self._inputs(data, self.objective.pairs(data, rows, np.random.default_rng([0, start])))
             with autocast(self.device, self.bfloat16):
                 logits = self.encoder.head(self.head)(self.encoder(*inputs.to(self.device))).float()
             right += self.objective.score(logits, target.to(self.device, non_blocking=True))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +16,17 @@ from .ray_environment import prepare_environment
 if TYPE_CHECKING:
     from consumers.runs import FinetuneRun
 
-RESULT = "result.json"
+RESULT, STOP = "result.json", "stop"  # files in the folder of the run; of the second only its being there tells
+POLL_SECONDS = 0.5
 
 
 def finetune_together(
-    run: FinetuneRun, out: str | Path, workers: int, address: str | None = None, wandb: str | None = None
+    run: FinetuneRun,
+    out: str | Path,
+    workers: int,
+    address: str | None = None,
+    wandb: str | None = None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
     """Fine-tune with `workers` processes that share every batch, each with a GPU where there are GPUs.
 
@@ -26,6 +34,7 @@ def finetune_together(
 
     Args:
         workers: at most the items of a micro-batch, so that each has some of every one.
+        stop: once it says so, the workers end after the update at work; the run can be continued.
 
     Returns: what `consumers.runs.finetune` returns.
 
@@ -45,8 +54,9 @@ def finetune_together(
 
         gpus = sum(node.gpus for node in cluster.nodes) > 0 and run.device != "cpu"
         folder = os.path.abspath(out)
-        result = Path(folder, RESULT)
-        result.unlink(missing_ok=True)
+        result, stopped = Path(folder, RESULT), Path(folder, STOP)
+        for left in (result, stopped):
+            left.unlink(missing_ok=True)
         trainer = TorchTrainer(
             _work,
             train_loop_config={"run": run, "folder": folder, "here": os.getcwd(), "wandb": wandb},
@@ -54,13 +64,20 @@ def finetune_together(
             run_config=ray.train.RunConfig(storage_path=os.path.join(folder, "ray")),
         )
         try:
-            trainer.fit()
+            with ThreadPoolExecutor(1, thread_name_prefix="training") as pool:  # else Ray would take the signals
+                fitting = pool.submit(trainer.fit)
+                while not wait([fitting], POLL_SECONDS).done:
+                    if stop():
+                        stopped.touch()
+                fitting.result()
             return json.loads(result.read_text("utf-8"))
         except Exception as error:
             cause = _deliberate(error)
             if cause is not None:
                 raise cause from error
             raise InfrastructureLost(f"training together failed: {error}. Run the same line again") from error
+        finally:
+            stopped.unlink(missing_ok=True)
     finally:
         cluster.close()
 
@@ -73,7 +90,8 @@ def _work(config: dict[str, Any]) -> None:
     from consumers import runs
 
     os.chdir(config["here"])
-    result = runs.finetune(config["run"], config["folder"], wandb=config["wandb"])
+    stopped = Path(config["folder"], STOP)
+    result = runs.finetune(config["run"], config["folder"], stop=stopped.exists, wandb=config["wandb"])
     if ray.train.get_context().get_world_rank() == 0:
         runs.write_json(Path(config["folder"], RESULT), result)
 

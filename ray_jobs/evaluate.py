@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -92,10 +91,7 @@ def evaluate(
     far = engine == "ray" or address is not None
     with Drain("batch at work", "finished scores are kept") as drain:
         work = Evaluation(str(out), quiet or far, None if far else lambda: drain.requested)
-        rows = fan_out(
-            runs, work, Table(out / TABLE), address, far, gpus=float(base.on.type == "cuda"),
-            cpus=os.cpu_count() or 1, stop=lambda: drain.requested,
-        )  # fmt: skip
+        rows = fan_out(runs, work, Table(out / TABLE), address, far, gpu=device != "cpu", stop=lambda: drain.requested)
     _print_rows(rows, as_json)
     if len(rows) < len(runs):
         raise typer.Exit(INTERRUPTED)

@@ -31,8 +31,7 @@ def fan_out(
     table: Table,
     address: str | None = None,
     ray: bool = False,
-    gpus: float = 0,
-    cpus: int = 1,
+    gpu: bool = False,
     stop: Callable[[], bool] = lambda: False,
     report: Callable[[Row], None] = lambda row: None,
 ) -> list[Row]:
@@ -42,7 +41,7 @@ def fan_out(
         runs: dataclasses of plain data.
         work: what a run is done by, its result a JSON object; must pickle for Ray.
         address, ray: on a Ray cluster, or one of this machine alone; else here, one after another.
-        gpus, cpus: that a run takes of the cluster.
+        gpu: a run takes a GPU of the cluster, if there are any, and its share of the machine's CPUs; else all of these.
         stop: asked between runs; those that are under way are given up.
         report: called with each new row.
 
@@ -54,15 +53,15 @@ def fan_out(
     """
     _prepare(table.path.parent)
     left = [run for run in runs if not table.is_done(run)]
-    results = _on_ray(left, work, address, gpus, cpus, stop) if ray or address else _here(left, work, stop)
+    results = _on_ray(left, work, address, gpu, stop) if ray or address else _here(left, work, stop)
     for run, status, facts in results:
         report(table.add(run, status, **facts))
     return [row for run in runs if (row := table.of(run))]
 
 
 def exit_code(rows: Sequence[Row]) -> int:
-    """Of a command whose runs have these rows: what all failures share, else that of bad data; 0 without any."""
-    codes = {row["exit_code"] for row in rows if row["status"] == "failed"}
+    """Of a command whose runs have these rows: 0 without failures, what they share where all failed, else 65."""
+    codes = {row["exit_code"] if row["status"] == "failed" else 0 for row in rows}
     return codes.pop() if len(codes) == 1 else DataError.exit_code if codes else 0
 
 
@@ -102,10 +101,12 @@ def _here(runs: Sequence[Any], work: Work, stop: Callable[[], bool]) -> Iterator
 
 
 def _on_ray(
-    runs: Sequence[Any], work: Work, address: str | None, gpus: float, cpus: int, stop: Callable[[], bool]
+    runs: Sequence[Any], work: Work, address: str | None, gpu: bool, stop: Callable[[], bool]
 ) -> Iterator[tuple[Any, str, dict]]:
     from .ray_environment import prepare_environment
 
+    if not runs:
+        return
     address = prepare_environment(address)
     import ray
     from ray.exceptions import RayError
@@ -114,6 +115,9 @@ def _on_ray(
 
     cluster = Cluster(address)
     try:
+        with_gpus = [node for node in cluster.nodes if node.gpus >= 1] if gpu else []
+        shares = [node.cpus // int(max(node.gpus if gpu else 1, 1)) for node in with_gpus or cluster.nodes if node.cpus]
+        cpus, gpus = max(1, min(shares, default=1)), int(bool(with_gpus))
         attempt = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(_attempt)
         waiting = {attempt.remote(work, run): (run, 1) for run in runs}
         while waiting and not stop():

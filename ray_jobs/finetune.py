@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
@@ -110,8 +109,8 @@ def finetune(
     with Drain("update at work", "the state that was saved last is whole") as drain:
         work = Finetuning(str(out), quiet or apart, workers, address, lambda: drain.requested, wandb)
         rows = fan_out(
-            runs, work, Table(out / TABLE), address if apart else None, apart, gpus=float(base.on.type == "cuda"),
-            cpus=os.cpu_count() or 1, stop=lambda: drain.requested,
+            runs, work, Table(out / TABLE), address if apart else None, apart, gpu=device != "cpu",
+            stop=lambda: drain.requested,
         )  # fmt: skip
     done = [row for row in rows if row["status"] == "done"]
     _print(rows, best_rates(done) if grid else [], as_json)
@@ -164,24 +163,28 @@ class Finetuning:
 
     def __call__(self, run: FinetuneRun) -> dict[str, Any]:
         """Raises: KeyboardInterrupt: it was stopped; the same line continues it."""
-        from consumers import runs
-        from consumers.progress import CountProgress
-
-        folder = Path(self._out) / run.name
+        folder, stop = Path(self._out) / run.name, self._stop or (lambda: False)
         if self._workers > 1:
             from .distributed import finetune_together
 
-            return finetune_together(run, folder, self._workers, self._address, self._wandb)
+            result = finetune_together(run, folder, self._workers, self._address, self._wandb, stop)
+        else:
+            result = self._alone(run, folder, stop)
+        if not result["finished"]:
+            raise KeyboardInterrupt
+        return result
+
+    def _alone(self, run: FinetuneRun, folder: Path, stop: Callable[[], bool]) -> dict[str, Any]:
+        from consumers import runs
+        from consumers.progress import CountProgress
+
         with CountProgress(run.name, self._quiet) as show:
 
             def report(progress: Any, scores: dict[str, float] | None, updates: int) -> None:
                 best = {"dev": progress.best} if progress.best >= 0 else {}
                 show(progress.updates, updates, loss=progress.loss, lr=progress.rate, **best)
 
-            result = runs.finetune(run, folder, report, self._stop or (lambda: False), self._wandb)
-        if not result["finished"]:
-            raise KeyboardInterrupt
-        return result
+            return runs.finetune(run, folder, report, stop, self._wandb)
 
 
 def best_rates(rows: list[Row]) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import torch
 from cache import DataError, StoreMismatch
 from consumers.data import TaskData
 from consumers.encoders import list_encoders, load_encoder
-from consumers.objectives import Labels, Options, objective_of
+from consumers.objectives import Labels, Options, Pairs, objective_of
 from consumers.recipes import Recipe
 from consumers.run_log import LOG
 from consumers.tasks import Example
@@ -77,7 +77,7 @@ def test_every_encoder_and_head_learns_one_batch(make, name, head):
     for module in trainer.encoder.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
-    batch = [trainer._inputs(trainer.data, list(range(6)), np.random.default_rng(0))]
+    batch = trainer._read(np.arange(6), 0)
     trainer.encoder.train()
     for _ in range(50):
         trainer._update(batch)
@@ -201,7 +201,7 @@ def test_updates_follow_the_published_optimiser_and_schedule(make):
     means, squares = ({name: torch.zeros_like(p) for name, p in named.items()} for _ in range(2))
     rates = []
     for t in range(1, 7):
-        batch = trainer._inputs(trainer.data, list(range(t, t + 10)), np.random.default_rng(0))
+        (batch,) = trainer._read(np.arange(t, t + 10), 0)
         trainer._update([batch])
         rates.append(trainer.progress.rate)
         twin.scorer.zero_grad()
@@ -235,3 +235,18 @@ def test_each_process_has_a_part_of_the_smallest_batch():
         parts = [Ranks(rank, count).part(rows) for rank in range(count)]
         assert sorted(np.concatenate(parts)) == list(rows)
     assert [Ranks(rank, 4).part(rows[:3]).tolist() for rank in range(4)] == [[0], [1], [2], [0]]
+
+
+def test_means_of_unequal_parts_count_by_their_size():
+    for count in (1, 2, 3, 4):
+        for items in range(1, 10):
+            ranks = [Ranks(rank, count) for rank in range(count)]
+            values = np.arange(items) ** 2
+            means = [one.part(values).mean() * one.weight(items) for one in ranks]
+            assert np.mean(means) == pytest.approx(values.mean())
+
+
+def test_items_keep_their_own_options():
+    pairs = Pairs(list("aabbccdd"), list(range(8)), torch.tensor([1, 2, 3, 4]))
+    some = pairs.of(np.array([2, 0]))
+    assert (some.texts, some.images, some.target.tolist()) == (list("ccaa"), [4, 5, 0, 1], [3, 1])

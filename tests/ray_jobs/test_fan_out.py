@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from cache import UsageError
 from consumers.results import Table
-from ray_jobs.fan_out import fan_out
+from ray_jobs.fan_out import exit_code, fan_out
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,13 @@ def test_a_failure_costs_the_others_nothing_and_is_tried_again(tmp_path):
         ("no such thing", 2),
         ("RuntimeError: broken", 1),
     ]
+    codes = {
+        "some": exit_code(rows),
+        "all": exit_code(rows[1:2]),
+        "unlike": exit_code(rows[1:3]),
+        "none": exit_code([]),
+    }
+    assert codes == {"some": 65, "all": 2, "unlike": 65, "none": 0}
     work = Work()
     rows = fan_out(RUNS, work, Table(table.path))
     assert work.done == [1, 2] and {row["status"] for row in rows} == {"done"}

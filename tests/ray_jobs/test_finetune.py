@@ -43,9 +43,9 @@ def finetune(small, tmp_path, capsys):
     return run
 
 
-def store(path, keys, regions=36, dim=384, length=None):
+def store(path, keys, regions=36, dim=384, length=None, dtype="float32"):
     rng = np.random.default_rng(0)
-    with StoreWriter(path, "float32") as writer:
+    with StoreWriter(path, dtype) as writer:
         for key in keys:
             features = rng.random((regions, dim), np.float32)
             if length:
@@ -158,6 +158,23 @@ def test_a_full_disk_leaves_a_run_that_goes_on(finetune, tmp_path, most):
     assert not any(path.suffix == ".partial" for path in (tmp_path / "out" / NAME).iterdir())
     code, said = finetune("--json")
     assert code == 0 and json.loads(said.out)["runs"][0]["result"]["updates"] == 2
+
+
+def test_a_set_that_fails_costs_the_others_of_a_grid_nothing(finetune, small):
+    folder = small.annotations / "XVNLI/annotations/ar"
+    (folder / "train_5.jsonl").write_text((folder / "train_1.jsonl").read_text().replace('"1.jpg"', '"7.jpg"'))
+    for shots in ("10", "20", "25", "48"):
+        (folder / f"train_{shots}.jsonl").write_text((folder / "train_1.jsonl").read_text())
+    grid = ("--grid", "fewshot", "--language", "ar", "--json")
+    code, said = finetune(*grid)
+    found = json.loads(said.out)
+    failed = {run["run"]["shots"] for run in found["runs"] if run["status"] == "failed"}
+    assert code == 65 and failed == {"5"} and len(found["runs"]) == 18 and len(found["best"]) == 5
+    store(small.store, "7", dtype="float16")
+    code, said = finetune(*grid)
+    assert code == 0 and len(json.loads(said.out)["best"]) == 6
+    rows = [json.loads(line) for line in (small.annotations.parent / "out/runs.jsonl").read_text().splitlines()]
+    assert len(rows) == 18 + 3 and [row["run"]["shots"] for row in rows[18:]] == ["5"] * 3
 
 
 @pytest.mark.parametrize(
