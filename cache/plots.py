@@ -61,8 +61,8 @@ def _draw_distribution(axes: Axes, measure: str, numbers: Distribution) -> None:
         low, high = (0.0, 1.0) if unit_scale else (numbers.low, numbers.high)
         counts, edges = _evenly(counts, edges, low, high, numbers.whole)
     else:
-        _scale_by_factors(axes)
         counts, edges = _coarser(counts, edges)
+        _scale_by_factors(axes, edges[-1][1] / edges[0][0])
     widths = [high - low for low, high in edges]
     axes.bar([low for low, _ in edges], counts, widths, align="edge", color=_BLUE, edgecolor="white", linewidth=0.3)
     axes.axvline(numbers.mean, color=_GREY, linestyle="--", linewidth=1)
@@ -102,11 +102,11 @@ def _coarser(counts: list[int], edges: list[tuple[float, float]]) -> tuple[list[
     return list(merged.values()), [(2 ** (place / 4), 2 ** ((place + 1) / 4)) for place in merged]
 
 
-def _scale_by_factors(axes: Axes) -> None:
+def _scale_by_factors(axes: Axes, span: float) -> None:
     from matplotlib.ticker import LogLocator, NullLocator
 
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=12))
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if span < 300 else (1,), numticks=8))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
 

@@ -1,7 +1,7 @@
 import pytest
 
 from cache.distribution import Distribution
-from cache.plots import _coarser, _evenly
+from cache.plots import _coarser, _draw_distribution, _evenly
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -20,3 +20,18 @@ def test_one_value_is_one_bar():
     numbers.add([36] * 5)
     counts, edges = _evenly([5], [numbers.edges(36)], 36, 36, True)
     assert counts == [5] and edges == [(35.5, 36.5)]
+
+
+@pytest.mark.parametrize("low", [1e-7, 1e-3, 0.05, 2.0, 40.0])
+def test_numbers_under_an_axis_do_not_touch(low):
+    figure_module = pytest.importorskip("matplotlib.figure")
+    numbers = Distribution()
+    numbers.add([low * (500 / low) ** (i / 99) for i in range(100)])
+    figure = figure_module.Figure(figsize=(5.6, 4.0), layout="constrained")
+    _draw_distribution(figure.subplots(), "box_width", numbers)
+    figure.canvas.draw()
+    (axes,) = figure.axes
+    shown = [label.get_window_extent() for label in axes.get_xticklabels() if label.get_text()]
+    left, right = axes.get_window_extent().intervalx
+    shown = sorted((box for box in shown if left <= (box.x0 + box.x1) / 2 <= right), key=lambda box: box.x0)
+    assert len(shown) > 2 and all(one.x1 < other.x0 for one, other in zip(shown, shown[1:], strict=False))
