@@ -11,6 +11,8 @@ import typer
 from cache import InputNotFound
 from cache.output import say, table
 
+from . import vsr_commands
+
 if TYPE_CHECKING:
     from .tasks import Selection, Task
 
@@ -24,6 +26,7 @@ def register(app: typer.Typer) -> None:
     tasks.command("list")(list_all)
     tasks.command()(check)
     tasks.command()(stats)
+    vsr_commands.register(tasks)
     app.add_typer(tasks, name="tasks")
 
 

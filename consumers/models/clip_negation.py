@@ -1,7 +1,7 @@
 """CLIP (Radford et al., ICML 2021) without training, as VSR tests it (Liu et al., TACL 2023): a caption is true where
 the picture is more like it than like its negation.
 
-    extract coco/ -o coco.roi --model CLIP-PRESET
+    extract coco/ -o coco.roi --model clip-vit-h14
     evaluate --encoder clip-negation --task vsr --store coco.roi --annotations DIR
 
 Pictures are the embeddings that a store keeps as `global_features`; texts go through the text side of the same CLIP.
@@ -37,7 +37,7 @@ class ClipNegation(Labelling):
             has = "none" if found is None else f"one of {len(found)} numbers"
             raise StoreMismatch(
                 f"{self.name} compares texts with embeddings of pictures of {wanted} numbers, but {picture.key!r} has "
-                f"{has}: extract with the grid preset of the same CLIP"
+                f"{has}: extract with the image side of the same CLIP (--model clip-vit-h14, or clip:FOLDER)"
             )
 
     def batch(self, examples: Sequence[Example], pictures: Sequence[Regions], max_tokens: int) -> Batch:

@@ -17,7 +17,7 @@ from cache.collate import Collation
 
 from ..objectives import Labels
 from ..tasks import Task
-from .base import Model, companion, pretrained
+from .base import Model, companion, pretrained, quiet
 
 VSR_TASKS = ("vsr", "vsr-zeroshot", "vsr-left-right", "vsr-frames")
 TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "vocab.txt")
@@ -70,8 +70,9 @@ def keep(folder: Path, *parts: Any) -> None:
     """What `save_pretrained` of each of the parts writes, in a folder of which each file is replaced as a whole."""
     partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    for part in parts:
-        part.save_pretrained(partial)
+    with quiet():
+        for part in parts:
+            part.save_pretrained(partial)
     folder.mkdir(parents=True, exist_ok=True)
     for file in partial.iterdir():
         os.replace(file, folder / file.name)
