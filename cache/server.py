@@ -19,7 +19,7 @@ import pyarrow.flight as flight
 
 from . import wire
 from .server_access import Tokens
-from .server_calls import MIDDLEWARE, UNAUTHORIZED, Call, Calls
+from .server_calls import CANCELLED, MIDDLEWARE, OK, UNAUTHORIZED, Call, Calls
 from .server_limits import Gate, Limits
 from .server_stores import ServedStore
 from .wire import InvalidRequest, Note, decode_request, encode_request
@@ -98,13 +98,12 @@ class FeatureServer(flight.FlightServerBase):
                 if not number:
                     writer.begin(_SCHEMA)
                 writer.write_metadata(json.dumps({"request": number, "keys": call.keys - before}).encode())
-                for values in answers:
-                    for are_notes, run in _runs(call, values):
-                        if are_notes:
-                            for note in run:
-                                writer.write_with_metadata(_NULL, note.encode())
-                        else:
-                            writer.write_table(_table(run))
+                for are_notes, run in _runs(call, answers):
+                    if are_notes:
+                        for note in run:
+                            writer.write_with_metadata(_NULL, note.encode())
+                    else:
+                        writer.write_table(_table(run))
                 call.rest()
 
     def get_flight_info(
@@ -135,6 +134,8 @@ class FeatureServer(flight.FlightServerBase):
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[flight.Result]:
         call = Call.of(context)
+        if action.type in wire.ACTIONS:
+            call.method += f" {action.type}"
         with call.told():
             if action.type == "health":
                 results = [json.dumps({"status": "draining" if self.gate.closed else "serving"}).encode()]
@@ -148,7 +149,6 @@ class FeatureServer(flight.FlightServerBase):
     def _results(self, call: Call, action: str, body: bytes) -> Iterable[bytes]:
         if action not in wire.ACTIONS:
             raise InvalidRequest(f"there is no action of this name; there are {', '.join(wire.ACTIONS)}")
-        call.method += f" {action}"
         fields = wire.ACTIONS[action][0]
         if fields is None:
             stores = [name for name in self.stores if call.access.may_read(name)]
@@ -166,10 +166,8 @@ class FeatureServer(flight.FlightServerBase):
             return [(name, text) for name, (_, text) in wire.ACTIONS.items()]
 
     def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
-        call = Call.of(context)
-        with call.told():
-            call.enter()
-            return flight.SchemaResult(_SCHEMA)
+        """Of all records; that is no secret, and what was raised here would reach the client with a traceback."""
+        return flight.SchemaResult(_SCHEMA)
 
     def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
         self._refuse(context, "flights are not listed: the action `stores` names what there is")
@@ -218,24 +216,26 @@ def _requests(reader: flight.MetadataRecordBatchReader) -> Iterator[bytes]:
 def _stream(call: Call, answers: Answers) -> Iterator[Any]:
     """What a GeneratorStream takes: batches with metadata, and runs of batches without."""
     with call.told():
-        for values in answers:
-            for are_notes, run in _runs(call, values):
-                if are_notes:
-                    yield from ((_NULL, note.encode()) for note in run)
-                else:
-                    yield flight.RecordBatchStream(_table(run))
+        call.status = CANCELLED  # unless somebody reads to the end
+        for are_notes, run in _runs(call, answers):
+            if are_notes:
+                yield from ((_NULL, note.encode()) for note in run)
+            else:
+                yield flight.RecordBatchStream(_table(run))
+        call.status = OK
 
 
-def _runs(call: Call, values: list[memoryview | Note]) -> Iterator[tuple[bool, list[Any]]]:
-    """Runs of notes, and of records."""
-    for are_notes, run in groupby(values, lambda value: isinstance(value, Note)):
-        run = list(run)
-        if are_notes:
-            call.missing += len(run)
-        else:
-            call.records += len(run)
-            call.nbytes += sum(map(len, run))
-        yield are_notes, run
+def _runs(call: Call, answers: Answers) -> Iterator[tuple[bool, list[Any]]]:
+    """Runs of notes, and of records; each is counted once it is handed on."""
+    for values in answers:
+        for are_notes, run in groupby(values, lambda value: isinstance(value, Note)):
+            run = list(run)
+            yield are_notes, run
+            if are_notes:
+                call.missing += len(run)
+            else:
+                call.records += len(run)
+                call.nbytes += sum(map(len, run))
 
 
 def _table(values: Iterable[memoryview]) -> pa.Table:

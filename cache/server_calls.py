@@ -133,7 +133,10 @@ class Calls(flight.ServerMiddlewareFactory):
 
     def _ended(self, call: Call) -> None:
         for tell in self._told:
-            tell(call)
+            try:
+                tell(call)
+            except OSError as error:  # a full disk is no reason to serve no more
+                _log.error("a call is not logged: %s", error)
 
 
 class AccessLog:

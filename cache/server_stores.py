@@ -26,7 +26,7 @@ from .states import is_record
 from .targets import Target, absolute, on_this_machine, resolve_targets
 from .wire import FILE_CHUNK, NOT_FOUND, InvalidRequest, Note
 
-_AT_ONCE = 32  # records of a request that are in memory together, where they are read from the disk
+_AT_ONCE = 64  # records of a request that are handed on together, and in memory where they have to be read
 _COPIED_BYTES = 4 << 20  # of a record: larger ones are mapped all the same, so that no stream holds much memory
 _SEARCHED = 1 << 16  # states that are looked through at a time for those of a page
 
@@ -146,17 +146,15 @@ class ServedStore:
         self, snapshot: SealedSnapshot, found: Sequence[Place | Note]
     ) -> Iterator[tuple[int, list[memoryview | Note]]]:
         """The values at places, and the number of the first of them. Raises: DiskError."""
-        if snapshot.fits_in_memory:
-            yield 0, [one if isinstance(one, Note) else one[0].value(one[1]) for one in found]
-            return
         for start in range(0, len(found), _AT_ONCE):
             part: list[Any] = list(found[start : start + _AT_ONCE])
             places = [(i, one) for i, one in enumerate(part) if not isinstance(one, Note)]
-            copied = [(i, one) for i, one in places if one[1].length <= _COPIED_BYTES]
             for i, (shard, entry) in places:
                 part[i] = shard.value(entry)
-            for (i, _), value in zip(copied, read_values([one for _, one in copied]), strict=True):
-                part[i] = value
+            if not snapshot.fits_in_memory:
+                copied = [(i, one) for i, one in places if one[1].length <= _COPIED_BYTES]
+                for (i, _), value in zip(copied, read_values([one for _, one in copied]), strict=True):
+                    part[i] = value
             yield start, part
 
     def _damaged(self, error: DataError) -> Note:
