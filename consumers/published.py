@@ -1,4 +1,6 @@
-"""Scores that were published, shipped as data with their source: the IGLUE paper's tables and its released CSV files.
+"""Scores that were published, shipped as data with their source: tables of papers and CSV files released with them.
+
+What a paper printed is one file in `published`, and a line in SOURCES.
 
 Languages are ISO 639-1 here, "avg" is the mean over the other languages than English, "avg+en" that over all. The score
 in English of a MaRVL model is one of the task nlvr2. "accuracy_full" is xGQA's on all 12,578 test-dev questions, where
@@ -16,6 +18,7 @@ from typing import NamedTuple
 SOURCES = {
     "iglue-paper": "Bugliarello et al., IGLUE, ICML 2022, https://arxiv.org/abs/2201.11732: the tables as printed",
     "iglue-results": "the results that were released with it, https://github.com/e-bug/iglue: CSV files, more digits",
+    "vsr-paper": "Liu, Emerson and Collier, Visual Spatial Reasoning, TACL 2023, https://arxiv.org/abs/2205.00363",
 }
 
 
@@ -40,8 +43,9 @@ class Published:
 
     Attributes:
         source: a key of SOURCES.
-        table: number of the paper's table, or name of the CSV file.
+        table: number of the paper's table, behind the paper's name where it is not IGLUE's; or name of the CSV file.
         value: in percent, as printed.
+        deviation: over runs, where it is printed.
     """
 
     source: str
@@ -49,17 +53,23 @@ class Published:
     model: str
     place: Place
     value: float
+    deviation: float | None = None
 
 
 @cache
 def published_scores() -> tuple[Published, ...]:
-    """All of them, those of the paper first."""
+    """All of them, those of a paper before what was released with it."""
     found = []
-    for name in ("iglue_paper.csv", "iglue_results.csv"):
-        with files(__package__).joinpath("published", name).open(encoding="utf-8") as file:
+    folder = files(__package__).joinpath("published")
+    for path in sorted(folder.iterdir(), key=lambda path: path.name):
+        if not path.name.endswith(".csv"):
+            continue
+        with path.open(encoding="utf-8") as file:
             for row in csv.DictReader(file):
                 place = Place(*(row[field] for field in Place._fields))
-                found.append(Published(row["source"], row["table"], row["model"], place, float(row["value"])))
+                deviation = float(row["deviation"]) if row.get("deviation") else None
+                score = float(row["value"]), deviation
+                found.append(Published(row["source"], row["table"], row["model"], place, *score))
     return tuple(found)
 
 

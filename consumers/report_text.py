@@ -96,7 +96,8 @@ def _cell(cell: Cell | None) -> str:
     ours = _estimate(cell.ours) if cell.ours else "-"
     if cell.published is None:
         return ours
-    published = f"{cell.published.value:.2f}"
+    deviation = cell.published.deviation
+    published = f"{cell.published.value:.2f}" + (f" ± {deviation:.2f}" if deviation is not None else "")
     return f"{ours} ({published}, {_signed(cell.difference)})" if cell.ours else f"- ({published})"
 
 

@@ -27,6 +27,13 @@ def test_every_cell_of_the_tables_is_there_once():
         assert not source.endswith("results") or max(keys.values()) == 1
 
 
+def test_scores_of_vsr_as_printed():
+    found = {(one.model, one.place.task, one.place.metric): (one.value, one.deviation) for one in of("vsr-paper")}
+    assert len(found) == 15
+    assert found["lxmert-vsr", "vsr", "accuracy"] == (70.1, 0.9) and found["human", "vsr", "accuracy"] == (95.4, None)
+    assert found["vilt-frames", "vsr-left-right", "accuracy"] == (59.2, 1.8)
+
+
 RELEASED, DIGITS = "iglue-results", "iglue-paper"
 FEW_SHOT = ("13", "14", "15", "16", "17")
 
