@@ -22,7 +22,7 @@ from cache import DataError, InputNotFound, UsageError, WeightsError, open_store
 from .data import TaskData
 from .encoders import Encoder, list_encoders, load_encoder, load_tokenizer
 from .evaluation import predict_answers, score_captions
-from .models import MODELS, list_models, load_model, model_class
+from .models import MODELS, NOT_RUN, list_models, load_model, model_class
 from .models.base import Model
 from .models.data import ModelData, StoredPictures
 from .models.images import FolderOfImages
@@ -126,7 +126,7 @@ class Setting:
     def _check_model(self, task: Task) -> None:
         """Whether there is such an encoder or model, and what it reads is given. Raises: UsageError, InputNotFound."""
         reads = "store"
-        if self.encoder in MODELS:
+        if self.encoder in (*MODELS, *NOT_RUN):
             known = model_class(self.encoder)
             reads = known.reads
             if task.name not in known.tasks:

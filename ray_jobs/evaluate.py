@@ -68,10 +68,10 @@ def evaluate(
         scores = score_file(task, annotations, language, predictions, setup, eval_set, translate)
         _print_scores(scores, as_json)
         return
-    from consumers.models import MODELS
+    from consumers.models import MODELS, NOT_RUN
 
     needed = {"--encoder": encoder, "--store": store or images}
-    if encoder not in MODELS:  # of which the published weights are known
+    if encoder not in (*MODELS, *NOT_RUN):  # of which the published weights are known
         needed |= {"--checkpoint": checkpoint}
     if missing := [name for name in ("--encoder", "--checkpoint", "--store") if not needed.get(name, True)]:
         raise UsageError(f"evaluate needs {', '.join(missing)}, or --predictions FILE")

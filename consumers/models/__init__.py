@@ -26,6 +26,13 @@ MODELS: dict[str, str] = {
     "clip-negation": "clip_negation:ClipNegation",
     "simple-mpt": "simple_mpt:SimpleMpt",
     "simple-mpt-pixels": "simple_mpt:SimpleMptPixels",
+    "blip2": "answering:Blip2",
+    "paligemma": "answering:PaliGemma",
+}
+NOT_RUN = {
+    "ofa": "transformers has no OFA: its authors keep a fork of their own, and what they published fits that only; "
+    "score what it says with `evaluate --predictions FILE`",
+    "pali": "PaLI's weights were never published; `report` has its published scores, and paligemma is its open relative",
 }
 
 
@@ -36,6 +43,8 @@ def list_models() -> list[str]:
 
 def model_class(name: str) -> type[Model]:
     """The class of a model: what it reads, which tasks it answers, and how it was trained. Raises: UsageError."""
+    if name in NOT_RUN:
+        raise UsageError(f"{name} cannot be run here: {NOT_RUN[name]}")
     if name not in MODELS:
         raise UsageError(f"unknown model {name!r}; choose from {', '.join(MODELS)}")
     module, _, cls = MODELS[name].partition(":")

@@ -10,7 +10,7 @@ import torch
 def save_tokenizer():
     """Texts, a folder -> a tokenizer of their words there, which ends texts with </s>; returns its size."""
 
-    def save(texts, folder, more=()):
+    def save(texts, folder, more=(), bos=None):
         from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
         from transformers import PreTrainedTokenizerFast
 
@@ -26,7 +26,7 @@ def save_tokenizer():
         )
         fast = PreTrainedTokenizerFast(
             tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>",
-            additional_special_tokens=list(more),
+            bos_token=bos, additional_special_tokens=list(more),
         )  # fmt: skip
         fast.save_pretrained(folder)
         return len(vocabulary)

@@ -1,0 +1,111 @@
+import numpy as np
+import pytest
+import torch
+
+from cache import InputNotFound, UsageError
+from consumers.models import load_model
+from consumers.models.data import ModelData
+from consumers.models.images import FolderOfImages
+from consumers.tasks import Example
+
+QUESTIONS = ("What color is it ?", "Is it a red bus on a green road ?")
+WORDS = ["Question : What color is it a red bus on green road Is ? Short answer :", "answer fr en yes no"]
+VISION = dict(
+    hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, image_size=12, patch_size=4
+)
+
+
+def save_blip2(folder, save_tokenizer, text):
+    from transformers import Blip2Config, Blip2ForConditionalGeneration, BlipImageProcessor, OPTConfig, T5Config
+
+    size = save_tokenizer(WORDS, folder, more=["<image>"])
+    torch.manual_seed(0)
+    config = Blip2Config(
+        vision_config=VISION,
+        qformer_config=dict(
+            hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, encoder_hidden_size=16,
+            vocab_size=size,
+        ),
+        text_config=(
+            T5Config(vocab_size=size, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2, decoder_start_token_id=0)
+            if text == "t5"
+            else OPTConfig(
+                vocab_size=size, hidden_size=16, ffn_dim=32, num_hidden_layers=1, num_attention_heads=2,
+                max_position_embeddings=64, word_embed_proj_dim=16, pad_token_id=0, eos_token_id=1, bos_token_id=1,
+            )
+        ),
+        num_query_tokens=4,
+        image_token_index=3,
+    )  # fmt: skip
+    Blip2ForConditionalGeneration(config).save_pretrained(folder)
+    BlipImageProcessor(size={"height": 12, "width": 12}).save_pretrained(folder)
+
+
+def save_paligemma(folder, save_tokenizer):
+    from transformers import GemmaConfig, PaliGemmaConfig, PaliGemmaForConditionalGeneration, SiglipImageProcessor
+
+    size = save_tokenizer(WORDS, folder, more=["<image>", "<s>"], bos="<s>")
+    torch.manual_seed(0)
+    text = GemmaConfig(
+        vocab_size=size + 1200, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=8, pad_token_id=0, eos_token_id=1, bos_token_id=4,
+    )  # fmt: skip
+    config = PaliGemmaConfig(
+        vision_config={**VISION, "model_type": "siglip_vision_model"}, text_config=text, image_token_index=3, projection_dim=16,
+        hidden_size=16,
+    )  # fmt: skip
+    PaliGemmaForConditionalGeneration(config).save_pretrained(folder)
+    SiglipImageProcessor(size={"height": 12, "width": 12}, image_seq_length=9).save_pretrained(folder)
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    from PIL import Image
+
+    (tmp_path / "pictures").mkdir()
+    for name, shade in (("a", 0), ("b", 255)):
+        Image.fromarray(np.full((20, 30, 3), shade, np.uint8)).save(tmp_path / "pictures" / f"{name}.png")
+    return FolderOfImages(tmp_path / "pictures")
+
+
+EXAMPLES = [
+    Example(str(n), text, ((name,),), answer="yes", answers=("yes",), answered_in="fr")
+    for n, (text, name) in enumerate((text, name) for text in QUESTIONS for name in "ab")
+]
+
+
+@pytest.mark.parametrize("name, text", [("blip2", "t5"), ("blip2", "opt"), ("paligemma", "")])
+def test_it_writes_answers_whatever_else_is_in_the_batch(tmp_path, save_tokenizer, pictures, name, text):
+    folder = tmp_path / "model"
+    save_blip2(folder, save_tokenizer, text) if name == "blip2" else save_paligemma(folder, save_tokenizer)
+    model = load_model(name, folder)
+    assert not model.report.fresh
+    data = ModelData(EXAMPLES, pictures, model, 40)
+    with torch.inference_mode():
+        together = model.answers(data.inputs(range(4), data.images[:, 0].tolist()), None)
+        alone = [model.answers(data.inputs([n], data.images[n].tolist()), None)[0] for n in range(4)]
+    assert together == alone and all(isinstance(one, str) for one in together)
+    assert all(together) and not any("What color is it" in one for one in together)
+    ids = data.inputs([0], [0])[1]
+    said = model.processor.batch_decode(ids, skip_special_tokens=True)[0]
+    asked = {"blip2": f"Question : {QUESTIONS[0]} Short answer :", "paligemma": f"answer fr {QUESTIONS[0]}"}
+    assert said.strip() == asked[name]
+    model.save(tmp_path / "saved")
+    with torch.inference_mode():
+        again = load_model(name, tmp_path / "saved")
+        assert again.answers(data.inputs(range(4), data.images[:, 0].tolist()), None) == together
+
+
+def test_models_that_cannot_be_had_say_why(tmp_path):
+    with pytest.raises(UsageError, match="transformers has no OFA"):
+        load_model("ofa")
+    with pytest.raises(UsageError, match="PaLI's weights were never published.*paligemma"):
+        load_model("pali")
+    with pytest.raises(InputNotFound, match="no Blip2ForConditionalGeneration"):
+        load_model("blip2", tmp_path)
+
+
+def test_transformers_still_has_no_ofa():
+    import transformers
+
+    assert not [name for name in dir(transformers) if name.lower().startswith("ofa")], "run it, then"
