@@ -32,7 +32,7 @@ MODELS: dict[str, str] = {
 NOT_RUN = {
     "ofa": "transformers has no OFA: its authors keep a fork of their own, and what they published fits that only; "
     "score what it says with `evaluate --predictions FILE`",
-    "pali": "PaLI's weights were never published; `report` has its published scores, and paligemma is its open relative",
+    "pali": "its weights were never published; `report` has its published scores, and paligemma is its open relative",
 }
 
 

@@ -1,4 +1,4 @@
-"""Published models of transformers that look at a picture's pixels and write the answer to a question, used as they are.
+"""Published models of transformers that read a picture's pixels and write the answer to a question, used as they are.
 
 evaluate --encoder blip2 --task maxm --images DIR --language fr                                 not adapted
 evaluate --encoder blip2 --task maxm --images DIR --language fr --setup translate-test --translate FILE

@@ -51,8 +51,8 @@ def save_paligemma(folder, save_tokenizer):
         num_key_value_heads=1, head_dim=8, pad_token_id=0, eos_token_id=1, bos_token_id=4,
     )  # fmt: skip
     config = PaliGemmaConfig(
-        vision_config={**VISION, "model_type": "siglip_vision_model"}, text_config=text, image_token_index=3, projection_dim=16,
-        hidden_size=16,
+        vision_config={**VISION, "model_type": "siglip_vision_model"}, text_config=text, image_token_index=3,
+        projection_dim=16, hidden_size=16,
     )  # fmt: skip
     PaliGemmaForConditionalGeneration(config).save_pretrained(folder)
     SiglipImageProcessor(size={"height": 12, "width": 12}, image_seq_length=9).save_pretrained(folder)
@@ -99,7 +99,7 @@ def test_it_writes_answers_whatever_else_is_in_the_batch(tmp_path, save_tokenize
 def test_models_that_cannot_be_had_say_why(tmp_path):
     with pytest.raises(UsageError, match="transformers has no OFA"):
         load_model("ofa")
-    with pytest.raises(UsageError, match="PaLI's weights were never published.*paligemma"):
+    with pytest.raises(UsageError, match="its weights were never published.*paligemma"):
         load_model("pali")
     with pytest.raises(InputNotFound, match="no Blip2ForConditionalGeneration"):
         load_model("blip2", tmp_path)
