@@ -33,7 +33,7 @@ from .sources import Source, open_source
 from .tally import Summary, Tally, judge
 from .work import Work
 
-LIBRARIES = ("numpy", "pillow", "torch", "torchvision")
+LIBRARIES = ("numpy", "pillow", "torch", "torchvision", "transformers")
 
 log = logging.getLogger("roivault")
 

@@ -101,6 +101,17 @@ def test_the_pyramid_network_with_the_right_channels(golden, checkpoint):
     check_pyramid(load(upstream, checkpoint("x101fpn")), golden / "images" / "syn_1200x300.png", stored)
 
 
+@pytest.mark.slow
+def test_the_grid_is_the_last_map_of_the_published_network(golden, checkpoint):
+    preset = replace(get_preset("vg-x101-grid"), preprocess=get_preset("vg-x101-iglue").preprocess)
+    found = load(preset, checkpoint("x101fpn"))([golden / "images" / "syn_1200x300.png"])[0]
+    stored = np.load(golden / "x101fpn" / "syn_1200x300.npz")
+    _, channels, rows, columns = stored["C5_shape"]
+    cells = found.features.reshape(rows, columns, channels).transpose(2, 0, 1).ravel()
+    sampled = cells[np.linspace(0, cells.size - 1, len(stored["C5_sample"])).astype(np.int64)]
+    np.testing.assert_allclose(sampled, stored["C5_sample"], rtol=1e-3, atol=1e-4)
+
+
 def check_pyramid(extractor, path, stored):
     found = extractor([path])[0]
     rows, partners = assert_same_regions(found, stored["bbox"], stored["features"], outside=1e-4)

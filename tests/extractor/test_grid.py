@@ -1,5 +1,4 @@
 import hashlib
-import importlib.util
 import itertools
 import json
 import sys
@@ -24,10 +23,7 @@ from extractor.preprocess import frame, network_input
 from extractor.presets import get_preset, list_extractors
 from extractor.transformer_configs import KINDS
 from extractor.weights_cache import import_weights
-
-_spec = importlib.util.spec_from_file_location("grid_models", Path(__file__).with_name("grid_models.py"))
-grid_models = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(grid_models)
+from tests.extractor.grid_models import save_small
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +31,7 @@ def folders(tmp_path_factory) -> dict[str, Path]:
     """A small model of each kind, in a folder."""
     made = {kind: tmp_path_factory.mktemp(kind) for kind in KINDS}
     for kind, folder in made.items():
-        grid_models.save_small(kind, folder)
+        save_small(kind, folder)
     return made
 
 
