@@ -19,15 +19,17 @@ from .errors import CorruptRecord, DataError, RoivaultError, UsageError
 from .files import disk_errors
 from .index import FILE as MERGED_INDEX
 from .index import Entry
-from .manifest import Manifest
+from .manifest import Manifest, signature
 from .shard import SealedShard
 from .snapshot import Snapshot, State
 from .states import is_record
 from .targets import Target, absolute, on_this_machine, resolve_targets
 from .wire import FILE_CHUNK, NOT_FOUND, InvalidRequest, Note
 
-_AT_ONCE = 64  # records of a request that are handed on together, and in memory where they have to be read
-_COPIED_BYTES = 4 << 20  # of a record: larger ones are mapped all the same, so that no stream holds much memory
+_AT_ONCE = 64  # records of a request that are handed on together
+_COPIED_AT_ONCE = 16  # where they are read into memory, which a slow reader keeps
+_COPIED_BYTES = 1 << 20  # of a record: larger ones are mapped all the same
+_TOLD = 1000  # different errors that are logged, each once
 _SEARCHED = 1 << 16  # states that are looked through at a time for those of a page
 
 _log = logging.getLogger("roivault.server")
@@ -41,6 +43,10 @@ class SealedSnapshot(Snapshot):
     def _take(self, check: bool, shards: frozenset[int] | None) -> None:
         sealed = frozenset(shard.number for shard in Manifest.load(self.path).sealed)
         super()._take(check, sealed if shards is None else sealed & shards)
+
+    def size_of_shard(self, number: int) -> int:
+        """-1 if there is none of this number."""
+        return self._sizes.get(number, -1)
 
     @cached_property
     def fits_in_memory(self) -> bool:
@@ -69,18 +75,19 @@ class ServedStore:
         self.path, self.name = path, path.stem
         self._shards, self._lock = shards, threading.Lock()
         self._snapshot = SealedSnapshot(path, shards=shards)
-        self._failed_at: object = None
+        self._told: set[str] = set()
+        self._failed_at: object = self._snapshot.signature  # of the manifest that could not be read last
 
     def snapshot(self) -> SealedSnapshot:
         """Of the store as it is now; as it was last, while it cannot be read."""
-        signature = self._snapshot._signature()
-        if signature not in (self._snapshot.signature, self._failed_at):
+        found = signature(self.path)
+        if found not in (self._snapshot.signature, self._failed_at):
             with self._lock:
-                if signature not in (self._snapshot.signature, self._failed_at):
+                if found not in (self._snapshot.signature, self._failed_at):
                     try:
                         self._snapshot = SealedSnapshot(self.path, shards=self._shards)
                     except RoivaultError as error:
-                        self._failed_at = signature
+                        self._failed_at = found
                         _log.error("%s is served as it was: %s", self.name, error)
         return self._snapshot
 
@@ -117,7 +124,7 @@ class ServedStore:
     def records_at(self, places: Sequence[Sequence[int]]) -> Iterator[list[memoryview | Note]]:
         """Bytes of sealed shards, each [shard number, offset, length]; otherwise as `records`, but not compared."""
         snapshot = self._snapshot
-        if any(number not in snapshot._sizes for number, _, _ in places):
+        if any(snapshot.size_of_shard(number) < 0 for number, _, _ in places):
             snapshot = self.snapshot()
         found = [self._place_at(snapshot, Entry(*place, 0, 0)) for place in places]
         for _, values in self._read(snapshot, found):
@@ -135,7 +142,7 @@ class ServedStore:
             return self._damaged(error)
 
     def _place_at(self, snapshot: SealedSnapshot, entry: Entry) -> Place | Note:
-        if entry.offset + entry.length > snapshot._sizes.get(entry.shard, -1):
+        if entry.offset + entry.length > snapshot.size_of_shard(entry.shard):
             return Note()
         try:
             return snapshot.mapped(entry.shard), entry
@@ -146,8 +153,9 @@ class ServedStore:
         self, snapshot: SealedSnapshot, found: Sequence[Place | Note]
     ) -> Iterator[tuple[int, list[memoryview | Note]]]:
         """The values at places, and the number of the first of them. Raises: DiskError."""
-        for start in range(0, len(found), _AT_ONCE):
-            part: list[Any] = list(found[start : start + _AT_ONCE])
+        step = _AT_ONCE if snapshot.fits_in_memory else _COPIED_AT_ONCE
+        for start in range(0, len(found), step):
+            part: list[Any] = list(found[start : start + step])
             places = [(i, one) for i, one in enumerate(part) if not isinstance(one, Note)]
             for i, (shard, entry) in places:
                 part[i] = shard.value(entry)
@@ -158,7 +166,10 @@ class ServedStore:
             yield start, part
 
     def _damaged(self, error: DataError) -> Note:
-        _log.error("%s: %s", self.name, error)
+        why = str(error)
+        if why not in self._told and len(self._told) < _TOLD:
+            self._told.add(why)
+            _log.error("%s: %s", self.name, why)
         return Note(damaged=True)
 
     def size_of(self, keys: Sequence[str]) -> tuple[int, int]:

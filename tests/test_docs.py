@@ -92,13 +92,45 @@ def test_batch_script_is_valid():
     assert "--exclusive" in script and script.startswith("#!/bin/bash\n#SBATCH")
 
 
-def test_service_is_valid_and_does_not_restart_in_vain():
-    ((_, unit),) = blocks(OPERATIONS, "ini")
-    parser = configparser.ConfigParser(strict=True, interpolation=None)
-    parser.optionxform = str
-    parser.read_string(unit)
-    assert set(parser.sections()) == {"Unit", "Service", "Install"}
-    assert parser["Service"]["RestartPreventExitStatus"].split() == ["2", "65", "66", "78"]
+def services():
+    """The units of the page, in order."""
+    for _, unit in blocks(OPERATIONS, "ini"):
+        parser = configparser.RawConfigParser(strict=False)  # some options come twice
+        parser.optionxform = str
+        parser.read_string(unit)
+        yield parser
+
+
+def test_services_are_valid_and_do_not_restart_in_vain():
+    units = list(services())
+    assert len(units) == 2
+    for unit in units:
+        assert set(unit.sections()) == {"Unit", "Service", "Install"}
+        assert unit["Service"]["RestartPreventExitStatus"].split() == ["2", "65", "66", "78"]
+    seconds = find(["serve"])[0].make_context("serve", ["photos.roi"]).params["drain_seconds"]
+    assert float(units[1]["Service"]["TimeoutStopSec"]) > seconds
+    assert units[1]["Service"]["SuccessExitStatus"] == "130"
+
+
+def test_deployment_of_the_server_is_complete():
+    documents = [part for _, text in blocks(OPERATIONS, "yaml") for part in yaml.safe_load_all(text)]
+    deployment, service = (next(p for p in documents if p.get("kind") == kind) for kind in ("Deployment", "Service"))
+    template = deployment["spec"]["template"]
+    labels = template["metadata"]["labels"]
+    assert deployment["spec"]["selector"]["matchLabels"] == labels == service["spec"]["selector"]
+    pod = template["spec"]
+    (container,) = pod["containers"]
+    program, verb, *words = container["command"] + container["args"]
+    options = find([verb])[0].make_context(verb, words).params
+    assert program == "roivault" and pod["terminationGracePeriodSeconds"] > options["drain_seconds"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert options["bind"] == f"0.0.0.0:{ports['flight']}" and options["metrics_port"] == f"0.0.0.0:{ports['metrics']}"
+    assert service["spec"]["ports"] == [{"name": "flight", "port": ports["flight"]}]
+    mounted = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"] if mount["readOnly"]}
+    assert set(mounted) == {volume["name"] for volume in pod["volumes"]}
+    for name in ("tls_cert", "tls_key", "token_file"):
+        assert str(options[name].parent) in mounted.values()
+    assert all(volume["secret"]["defaultMode"] & 0o007 == 0 for volume in pod["volumes"] if "secret" in volume)
 
 
 def test_manifest_is_complete():

@@ -190,8 +190,9 @@ def test_a_server_that_ends_lets_streams_finish_and_refuses_new_ones(build):
             assert caught.value.extra_info == DRAINING.encode()
         assert asker.ask("health") == {"status": "draining"}
         writer.write_metadata(encode_request(store=None, keys=["1"]))
-        with pytest.raises(flight.FlightUnavailableError, match="ending"):
-            next(exchanged)
+        for go_on in (lambda: next(exchanged), writer.close):
+            with pytest.raises(flight.FlightUnavailableError, match="ending"):
+                go_on()
         assert not asker.server.gate.wait(0.05)
         assert sum(1 for _ in stream) == 159
         assert asker.server.drain(20)
