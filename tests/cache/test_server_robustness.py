@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
 import pyarrow.flight as flight
 import pytest
@@ -24,14 +24,14 @@ LONG = flight.Ticket(encode_request(store=None, keys=KEYS * 8))  # far more than
 SOAK_SECONDS = 600
 APART = {"generic_options": [("grpc.use_local_subchannel_pool", 1)]}  # a connection for each client
 
-KILLED = """
+READS_A_LITTLE = """
 import os, signal, sys
 import pyarrow.flight as flight
 stream = iter(flight.connect(sys.argv[1]).do_get(flight.Ticket(sys.argv[2].encode())))
 for _ in range(int(sys.argv[3])):
     next(stream)
 print("reading", flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
+os.kill(os.getpid(), int(sys.argv[4]))
 """
 
 
@@ -40,10 +40,20 @@ def large(build):
     return build("photos.roi", KEYS, d=40_000)
 
 
-def killed_in_the_middle(url, batches=3):
-    line = [sys.executable, "-c", KILLED, url, LONG.ticket.decode(), str(batches)]
+@contextmanager
+def reads_a_little(url, then, batches=3):
+    """A client that does something to itself in the middle of a stream, and is killed at the end."""
+    line = [sys.executable, "-c", READS_A_LITTLE, url, LONG.ticket.decode(), str(batches), str(int(then))]
     with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as client:
-        assert client.stdout.readline() == "reading\n"
+        try:
+            assert client.stdout.readline() == "reading\n"
+            yield client
+        finally:
+            client.kill()
+
+
+def killed_in_the_middle(url, batches=3):
+    with reads_a_little(url, signal.SIGKILL, batches) as client:
         assert client.wait(60) == -signal.SIGKILL
 
 
@@ -86,6 +96,18 @@ def test_a_client_that_is_killed_leaves_nothing_behind(large, tmp_path):
             until(lambda: not len(asker.server.gate))
             assert len(asker.get(["1"])) == 1
     assert log.read_text().count('"status": "CANCELLED"') == 2
+
+
+def test_a_client_that_is_frozen_stops_nobody(large):
+    """Nothing but the system's timeout tells it from a slow one; others are served, and the server ends in time."""
+    with in_a_process(large, "--drain-seconds", "0.2") as (process, described):
+        with reads_a_little(described["url"], signal.SIGSTOP) as client:
+            os.waitid(os.P_PID, client.pid, os.WSTOPPED)
+            for _ in range(3):
+                assert len(Asker(described["url"], **APART).get(KEYS)) == 40
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 130
+            assert "broken off" in process.stderr.read()
 
 
 def test_oversized_requests(large):
