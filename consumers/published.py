@@ -18,6 +18,7 @@ from typing import NamedTuple
 SOURCES = {
     "iglue-paper": "Bugliarello et al., IGLUE, ICML 2022, https://arxiv.org/abs/2201.11732: the tables as printed",
     "iglue-results": "the results that were released with it, https://github.com/e-bug/iglue: CSV files, more digits",
+    "maxm-paper": "Changpinyo et al., MaXM, Findings of EMNLP 2023, https://arxiv.org/abs/2209.05401: tables 5 to 9",
     "vsr-paper": "Liu, Emerson and Collier, Visual Spatial Reasoning, TACL 2023, https://arxiv.org/abs/2205.00363",
 }
 

@@ -23,9 +23,12 @@ ON_VISUAL_GENOME = {
     "gqa": "its pictures for training are Visual Genome's; those of test-dev (n161313) have names that tell no origin",
     "xflickrco": "half of its test pictures are COCO's val2014, and about half of Visual Genome's are COCO's",
     "flickr30k": "its pictures are Flickr's, as Visual Genome's are; an overlap is not known",
+    "open-images": "its pictures are Open Images', which are Flickr's, as Visual Genome's are; an overlap is not known",
+    "coco": "its pictures are COCO's, and about half of Visual Genome's are, too",
     "web": "its pictures were gathered from the web; an overlap is not known",
 }
 SAME_AS = {"xgqa": "gqa", "multi30k": "flickr30k", "xvnli": "flickr30k", "nlvr2": "web", "marvl": "web", "wit": "web"}
+SAME_AS |= {"maxm": "open-images", "vqa2": "coco", "vq2a-coco": "coco", "vq2a-cc3m": "web"}
 
 
 @dataclass(frozen=True)
@@ -64,13 +67,13 @@ def _preset(store: str) -> str | None:
         return None
 
 
-def read_pictures(path: Path) -> set[str]:
+def read_pictures(path: str | Path) -> set[str]:
     """Ids of pictures, of a list with one name or path a line, or of Visual Genome's image_data.json, which also tells
     which of them are COCO's and under what number Flickr has them.
 
     Raises: InputNotFound, DataError.
     """
-    with open_text(path) as file:
+    with open_text(Path(path)) as file:
         text = file.read()
     try:
         rows = json.loads(text) if text.lstrip().startswith("[") else text.split("\n")
@@ -84,12 +87,12 @@ def read_pictures(path: Path) -> set[str]:
 
 def _forms_of(row: Any) -> set[str]:
     if not isinstance(row, dict):
-        return _forms(str(row).strip())
+        return name_forms(str(row).strip())
     kinds = (("", "image_id"), ("coco:", "coco_id"), ("flickr:", "flickr_id"))
     return {f"{kind}{row[name]}" for kind, name in kinds if row.get(name)}
 
 
-def _forms(name: str) -> set[str]:
+def name_forms(name: str) -> set[str]:
     """Of a path or key: its stem, and the number that COCO knows it by."""
     stem = name.replace("\\", "/").rpartition("/")[2]
     stem = stem.rpartition(".")[0] or stem
@@ -111,7 +114,7 @@ def overlaps(runs: Sequence[Run], pictures: set[str]) -> tuple[list[Overlap], li
         for example in examples:
             part = example.facts.get("subset", "")
             for keys in example.images:
-                forms = {form for key in keys for form in _forms(key)}
+                forms = {form for key in keys for form in name_forms(key)}
                 if task in FLICKR_TASKS:
                     forms |= {f"flickr:{form}" for form in forms if form.isdigit()}
                 seen.setdefault((task, part), {})[keys[0]] = not pictures.isdisjoint(forms)

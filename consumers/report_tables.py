@@ -10,7 +10,13 @@ from .report_scores import GAIN, GAIN_PRINTED, Estimate, Scores
 from .tasks import load_task
 
 SETUPS = ("zero-shot", "few-shot", "translate-test", "translate-train")
-MAIN_METRICS = ("accuracy", "accuracy_full", "ir_r1", "tr_r1", "mean_recall")
+MAIN_METRICS = ("accuracy", "accuracy_full", "ir_r1", "tr_r1", "mean_recall", "accuracy_processed", "cider", "rouge_l")
+METRIC_NAMES = {
+    "accuracy_full": "accuracy on all test-dev questions",
+    "accuracy_processed": "accuracy of processed answers",
+    "cider": "CIDEr",
+    "rouge_l": "ROUGE-L",
+}
 MOST_PARTS = 12  # columns; what has more is told in the CSV and JSON files only
 
 
@@ -53,6 +59,7 @@ class Table:
 
 
 FULL_NOTE = "On all 12,578 test-dev questions (`--eval-set full`), and of other checkpoints than the other tables."
+MAXM_NOTE = "Published are scores of 2,142 questions; the parquet files without those named `yesno` have 1,890."
 AS_PRINTED = Table("19", "Most shots minus zero-shot, as table 5 minus table 4", ("model",), ("task", "metric"),
                    "From averages with two decimals. For M3P's IR a fall is published where the tables show a rise.",
                    )  # fmt: skip
@@ -76,6 +83,14 @@ PAPER = (
     AS_PRINTED,
     Table("20", "xFlickr&CO: more pictures or more captions", ("shots", "model"), ("language", "metric")),
     Table("21", "xFlickr&CO by subset, English", ("model",), ("metric",)),
+    Table("MaXM 5", "MaXM by language", ("setup", "model"), ("language",), MAXM_NOTE),
+    Table("MaXM 6", "MaXM by training set and language", ("model",), ("language",),
+          "In brackets what a model was trained on, where that is not VQA 2.0; rename runs so, NAME=RUNS."),
+    Table("MaXM 7", "MaXM by metric and language", ("metric", "setup", "model"), ("language",)),
+    Table("MaXM 8", "MaXM, models of English with translated questions or as they are", ("metric", "setup", "model"),
+          ("language",), "Zero-shot are models that were asked in the language itself."),
+    Table("MaXM 9", "xGQA, full test-dev set, with translated training questions and English answers",
+          ("setup", "model"), ("language",), "The first two were trained on GQA, the others on other pictures."),
     Table("VSR 4", "VSR, split at random and by concepts", ("model",), ("task",),
           "Of people 500 captions of the random split were asked."),
     Table("VSR 5", "VSR, frames of reference, and captions with left or right", ("model",), ("task", "metric"),
@@ -173,6 +188,6 @@ def metric_name(metric: str) -> str:
         base = base.removesuffix(ending)
     if part:
         return part.partition("=")[2]
-    if base == "accuracy_full":
-        return "accuracy on all test-dev questions"
+    if base in METRIC_NAMES:
+        return METRIC_NAMES[base]
     return base.upper().replace("_R", " R@") if base[:3] in ("ir_", "tr_") else base.replace("_", " ")

@@ -69,6 +69,8 @@ def _legend(report: Report) -> str:
         f"{len(report.runs):,} runs of {len(report.scores.models)} models. Scores are percent.",
         "A cell is: measured (published, difference). Averages are over languages, unweighted, without English.",
     ]
+    if any("cider" in cell.place.metric for cell in cells):
+        lines.append("CIDEr is times 100, as papers print it: up to 1,000.")
     if any(cell.ours and cell.ours.runs > 1 for cell in cells):
         lines.append("± is the standard deviation over runs.")
     return "\n".join(lines)

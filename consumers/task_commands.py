@@ -15,6 +15,7 @@ from . import vsr_commands
 
 if TYPE_CHECKING:
     from .tasks import Selection, Task
+    from .training_overlap import TrainingPictures
 
 _JSON = typer.Option(False, "--json", help="Print the result as JSON.")
 _ANNOTATIONS = typer.Argument(..., metavar="DIR", help="The folder of the annotations.")
@@ -52,6 +53,9 @@ def check(
     task: str = typer.Argument(..., metavar="TASK", help="One of `tasks list`, or all."),
     annotations: Path = _ANNOTATIONS,
     store: list[str] = typer.Option([], "--store", metavar="STORE", help="Also look for the pictures there."),
+    training: list[str] = typer.Option(
+        [], "--training", metavar="STORE|FILE", help="Are test pictures among these, by name, or bytes with --store?"
+    ),
     as_json: bool = _JSON,
 ) -> None:
     """Compare annotation files with the published counts, and their pictures with a store; 65 when they differ."""
@@ -62,10 +66,15 @@ def check(
     if not annotations.is_dir():
         raise InputNotFound(f"annotations {annotations} are not a folder")
     opened = open_store(store) if store else None
+    trained = None
+    if training:
+        from .training_overlap import TrainingPictures
+
+        trained = TrainingPictures(training, with_bytes=opened is not None)
     rows = []
     for name in list_tasks() if task == "all" else [task]:
         known = load_task(name, annotations)
-        rows += [{"task": name, **_check(known, selection, opened)} for selection in known.counts]
+        rows += [{"task": name, **_check(known, selection, opened, trained)} for selection in known.counts]
     if as_json:
         print(json.dumps(rows, indent=2))
     else:
@@ -76,7 +85,7 @@ def check(
     raise typer.Exit(65 if any(row["state"] == "differs" for row in rows) else 0)
 
 
-def _check(task: Task, selection: Selection, store: Any) -> dict[str, Any]:
+def _check(task: Task, selection: Selection, store: Any, trained: TrainingPictures | None) -> dict[str, Any]:
     from .tasks import Count
 
     if not task.is_there(selection):
@@ -108,6 +117,11 @@ def _check(task: Task, selection: Selection, store: Any) -> dict[str, Any]:
         for form, count in row["key_forms"].items():
             like = next(key for forms, key in zip(pictures, keys, strict=True) if key and forms.index(key) == form)
             notes.append(f"{count:,} are there under keys like {like!r}")
+    if trained is not None and selection.split == "test":
+        shared = trained.shared(examples, store)
+        row["in_training"] = len(shared)
+        if shared:
+            problems.append(f"{len(shared):,} of the pictures are trained on: {', '.join(shared[:3])}")
     state = "differs" if problems else "ok"
     return {**row, "state": state, "detail": "; ".join([*problems, *notes])}
 

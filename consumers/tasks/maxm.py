@@ -205,7 +205,7 @@ class Maxm(Task):
 
 def prefix_of(question: str) -> str:
     """Which of table 4's prefixes an English question begins with, the longest of them, or "other"."""
-    words = question.lower().split()
+    words = [word.rstrip("?!.,") for word in question.lower().split()]
     found = [one for one in PREFIXES if words[: len(one.split())] == one.split()]
     return max(found, key=len, default="other")
 

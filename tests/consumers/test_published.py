@@ -34,6 +34,22 @@ def test_scores_of_vsr_as_printed():
     assert found["vilt-frames", "vsr-left-right", "accuracy"] == (59.2, 1.8)
 
 
+def test_scores_of_maxm_as_printed():
+    counts = Counter(one.table for one in of("maxm-paper"))
+    assert counts == {"MaXM 5": 28, "MaXM 6": 28, "MaXM 7": 63, "MaXM 8": 84, "MaXM 9": 56}
+    found = {(one.model, *one.place): one.value for one in of("maxm-paper")}
+    assert found["blip2", "translate-test", "maxm", "hi", "0", "accuracy"] == 63.3
+    assert found["blip2", "zero-shot", "maxm", "hi", "0", "accuracy"] == 0.3
+    assert found["simple-mpt", "translate-train", "maxm", "fr", "0", "cider"] == 102.0
+    assert found["ofa", "zero-shot", "maxm", "zh", "0", "rouge_l"] == 6.6
+    assert found["simple-mpt", "translate-train", "xgqa", "bn", "0", "accuracy_full"] == 38.6
+    rows = {"en": 298, "fr": 293, "hi": 294, "iw": 315, "ro": 333, "th": 302, "zh": 307}
+    for (*_, language, _, metric), value in found.items():  # each accuracy is a whole number of right answers
+        if metric == "accuracy":
+            n = rows[language]
+            assert any(round(100 * k / n, 1) == value for k in range(n + 1)), (language, value)
+
+
 RELEASED, DIGITS = "iglue-results", "iglue-paper"
 FEW_SHOT = ("13", "14", "15", "16", "17")
 
