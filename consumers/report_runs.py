@@ -15,6 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from cache import DataError, InputNotFound, RoivaultError, UsageError
 
 from .predictions import right_ones, score_examples
@@ -27,6 +29,7 @@ RESULTS = "results.jsonl"
 PREDICTIONS = re.compile(r"test_(?P<language>[a-z]{2})_(?P<shots>\w+)_result\.json(\.gz)?")
 SETUPS = {name.replace("-", "_"): name for name in ("zero-shot", "few-shot", "translate-test", "translate-train")}
 COUNTS = ("n", "images")
+NAMED_SETS = ("full", "labelled")  # evaluation sets whose scores stand apart from the usual ones
 VARIANTS = ("legacy", "shuffled")  # options of `evaluate` that make it another model
 
 
@@ -60,9 +63,9 @@ class Run:
         return Selection("test", self.language, translated=self.setup == "translate-test" and self.language != "en")
 
     def place(self, metric: str) -> Place:
-        if self.eval_set == "full":
+        if self.eval_set in NAMED_SETS:
             base, mark, part = metric.partition("/")
-            metric = f"{base}_full{mark}{part}"
+            metric = f"{base}_{self.eval_set}{mark}{part}"
         return Place(self.setup, self.task, self.language, self.shots, metric)
 
     def scores(self) -> Iterator[tuple[Place, float, int]]:
@@ -103,7 +106,7 @@ def read_runs(
     Args:
         where: paths, each with NAME= before it to rename the model; models of one name are runs of one model.
         annotations: what predictions files are scored against.
-        eval_set: of xGQA's predictions files.
+        eval_set: of predictions files of the tasks that have it.
 
     Raises:
         UsageError: there are predictions files, but no annotations; or their path does not tell what they are of.
@@ -216,9 +219,8 @@ def _of_predictions(path: Path, eval_set: str | None) -> Run:
     setup = SETUPS[kind]
     if setup == "few-shot" and shots == "0":
         setup = "zero-shot"
-    return Run(
-        str(path), model, task, named["language"], setup, shots, eval_set if task == "xgqa" else None, None, (), path
-    )
+    asked = eval_set if eval_set in load_task(task, ".").eval_sets else None
+    return Run(str(path), model, task, named["language"], setup, shots, asked, None, (), path)
 
 
 def examples_of(task: str, annotations: str, selection: Selection, eval_set: str | None) -> tuple[Task, list[Example]]:
@@ -233,12 +235,12 @@ def _scored(run: Run, annotations: Path, gold: Callable) -> Run:
     return replace(run, annotations=str(annotations), result=result)
 
 
-def hits_of(run: Run, gold: Callable = examples_of) -> tuple[list[str], Any]:
-    """Ids of the examples of a run, and which of them it has right: bool [examples].
+def hits_of(run: Run, gold: Callable = examples_of) -> tuple[list[Example], np.ndarray]:
+    """The examples of a run, and which of them it has right: bool [examples].
 
     Raises: UsageError, InputNotFound, DataError.
     """
     if run.predictions is None or run.annotations is None:
         raise InputNotFound(f"of {run.origin} no predictions are kept")
     task, examples = gold(run.task, run.annotations, run.selection, run.eval_set)
-    return [one.id for one in examples], right_ones(task, examples, run.predictions)
+    return examples, right_ones(task, examples, run.predictions)

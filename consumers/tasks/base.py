@@ -92,11 +92,12 @@ class Task(ABC):
     Attributes:
         name: what users call it.
         folders: names that the dataset's folder has in `annotations`.
-        head: the head of `consumers.encoders.HEADS` that answers it.
+        head: the head of `consumers.encoders.HEADS` that answers it; "" for a task that is answered by writing texts.
         languages: of its test sets.
-        metric: "accuracy" or "recall".
+        metric: "accuracy" or "recall"; or "cider" of texts.
         max_tokens: length at which texts are cut.
         labels: the classes by index; empty for retrieval.
+        eval_sets: parts of the test sets that may be asked for, the published scores' own first.
         many_shots: few-shot sets beyond those of the benchmark itself, for some languages.
         examples: a miniature of the files, {path below `annotations`: rows}, on which every task is tested: an English
             training, dev and test set at least, with two pictures or more.
@@ -111,6 +112,7 @@ class Task(ABC):
     metric = "accuracy"
     max_tokens = 80
     labels: Sequence[str] = ()
+    eval_sets: Sequence[str] = ()
     many_shots: Sequence[str] = ()
     counts: Mapping[Selection, Count | None]
     paper_rows: Mapping[Selection, int] = MappingProxyType({})
@@ -165,6 +167,14 @@ class Task(ABC):
         """Scores that only this task has, beside its accuracy, from which examples were answered right."""
         return {}
 
+    def facts_of_scores(self, examples: Sequence[Example]) -> dict[str, str]:
+        """How scores came about, where that is not the same for all examples: they are told beside them."""
+        return {}
+
+    def notes(self) -> list[str]:
+        """What is unusual about its examples, as they were asked for."""
+        return []
+
     def more_stats(self) -> dict[str, list[dict[str, Any]]]:
         """What only this task's files tell beside `tasks stats`: {title: rows of a table}. Raises: DataError."""
         return {}
@@ -182,6 +192,12 @@ class Task(ABC):
         homes = [self.annotations / name for name in self.folders] + [self.annotations]
         found = next((home for home in homes if home.joinpath(*inside).is_dir()), homes[0])
         return found.joinpath(*inside)
+
+    def check_eval_set(self, asked: str) -> str:
+        """Raises: UsageError: the task has no such evaluation set."""
+        if asked not in self.eval_sets:
+            raise UsageError(f"evaluation set {asked!r} of {self.name} is not one of {', '.join(self.eval_sets)}")
+        return asked
 
     def refuse(self, selection: Selection) -> UsageError:
         """What to raise of a selection that the task does not have: it tells those that it has."""

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from cache import DataError, UsageError
+from cache import DataError
 
 from .base import Count, Example, Selection, Task, example, image_keys
 from .files import find_file, read_json
@@ -144,9 +144,7 @@ class Xgqa(Gqa):
         """`eval_set`: "fewshot-test", the published scores' own, or "full", all of the balanced test-dev set.
         `train_on`: see `training_task`."""
         super().__init__(annotations)
-        if eval_set not in self.eval_sets:
-            raise UsageError(f"evaluation set {eval_set!r} is not one of {', '.join(self.eval_sets)}")
-        self.eval_set = eval_set
+        self.eval_set = self.check_eval_set(eval_set)
         self._gqa = Gqa(annotations)
         self.training = training_task(annotations, train_on, ENGLISH)
 

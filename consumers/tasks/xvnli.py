@@ -1,7 +1,8 @@
 """XVNLI (Bugliarello et al., ICML 2022): does a sentence follow from a picture, contradict it, or neither?
 
 The picture is the premise; of the text only the hypothesis is read. Rows whose annotators did not agree carry the label
-"-": they are kept, and no answer to them is right, as published (1,164 rows, 14 of them so).
+"-": they are kept, and no answer to them is right, as published (1,164 rows, 14 of them so); the evaluation set
+"labelled" leaves them out.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Xvnli(Task):
     head = "xvnli"
     languages = LANGUAGES
     labels = LABELS
+    eval_sets = ("all", "labelled")
     counts = {
         **{Selection("test", language): Count(1164, 357) for language in LANGUAGES},
         **{Selection("test", language, translated=True): Count(1164, 357) for language in LANGUAGES[1:]},
@@ -45,6 +47,11 @@ class Xvnli(Task):
         "XVNLI/annotations/ar/test.jsonl": EXAMPLES,
         "XVNLI/annotations/ar/train_1.jsonl": EXAMPLES,
     }
+
+    def __init__(self, annotations: str | Path, eval_set: str = "all"):
+        """`eval_set`: "all", the published scores' own, or "labelled", test rows with a label only."""
+        super().__init__(annotations)
+        self.eval_set = self.check_eval_set(eval_set)
 
     def path(self, selection: Selection) -> Path:
         split, language, shots, translated = vars(selection).values()
@@ -62,8 +69,11 @@ class Xvnli(Task):
         raise self.refuse(selection)
 
     def read(self, path: Path, selection: Selection) -> Iterator[Example]:
+        labelled = selection.split == "test" and self.eval_set == "labelled"
         for row, record in enumerate(read_json_lines(path), 1):
-            yield example(path, row, record, _read)
+            one = example(path, row, record, _read)
+            if one.labels or not labelled:
+                yield one
 
 
 def _read(record: dict) -> Example:

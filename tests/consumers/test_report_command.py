@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 
 import roivault
+from cache import UsageError
 from consumers.published import most_precise
-from consumers.report_intervals import paired_bootstrap
+from consumers.report_intervals import groups_of, paired_bootstrap
 from consumers.report_languages import read_properties
 from consumers.report_runs import read_runs
 from consumers.results import Table
 from consumers.runs import EvaluationRun
+from consumers.tasks import Example
 
 DATA = Path(os.environ.get("ROIVAULT_SHARED", Path(__file__).resolve().parents[3] / "shared")) / "data/iglue"
 LANGUAGES = ("en", "ar", "es", "fr", "ru")
@@ -162,15 +164,38 @@ def test_results_that_make_no_sense_are_not_scored(tmp_path):
     assert found.runs == [] and len(found.failed) == 4
 
 
-def test_intervals_are_those_of_drawing_the_examples():
+@pytest.mark.parametrize("size", [1, 8])
+def test_intervals_are_those_of_drawing_groups(size):
     rng = np.random.default_rng(0)
-    ours, others = rng.random(400) < 0.6, rng.random(400) < 0.5
-    difference, low, high = paired_bootstrap(ours, others)
-    draws = rng.integers(0, 400, (4000, 400))
-    wanted = np.percentile(100 * (ours[draws].mean(1) - others[draws].mean(1)), [2.5, 97.5])
+    groups = np.sort(rng.integers(0, 400 // size, 400))
+    groups = np.unique(groups, return_inverse=True)[1]
+    count = groups.max() + 1
+    lean = rng.random(count)[groups]  # examples of a group are alike
+    ours, others = rng.random(400) < lean, rng.random(400) < 0.5
+    difference, low, high = paired_bootstrap(ours, others, groups)
+    members = [np.flatnonzero(groups == group) for group in range(count)]
+    gains = []
+    for _ in range(4000):
+        rows = np.concatenate([members[group] for group in rng.integers(0, count, count)])
+        gains.append(100 * (ours[rows].mean() - others[rows].mean()))
+    wanted = np.percentile(gains, [2.5, 97.5])
     assert difference == pytest.approx(100 * (ours.mean() - others.mean()))
-    assert (low, high) == (pytest.approx(wanted[0], abs=0.6), pytest.approx(wanted[1], abs=0.6))
-    assert paired_bootstrap(ours, ours) == (0, 0, 0)
+    assert (low, high) == (pytest.approx(wanted[0], abs=0.7), pytest.approx(wanted[1], abs=0.7))
+    assert paired_bootstrap(ours, ours, groups) == (0, 0, 0)
+    if size > 1:
+        alone = paired_bootstrap(ours, others, np.arange(400))
+        assert alone[0] == difference and high - low > alone[2] - alone[1], "too narrow, as if all were independent"
+
+
+def test_examples_that_share_pictures_are_drawn_together():
+    pictures = [("a",), ("b",), ("c", "d"), ("b", "e"), ("a",), ("e", "f")]
+    examples = [Example(str(n), "", tuple((key,) for key in keys)) for n, keys in enumerate(pictures)]
+    groups = groups_of(examples)
+    assert len({groups[0], groups[1], groups[2]}) == 3 and groups.max() == 2
+    assert groups[0] == groups[4] and groups[1] == groups[3] == groups[5]
+    assert groups_of(examples, "examples").tolist() == list(range(6))
+    with pytest.raises(UsageError, match="is not one of pictures, examples"):
+        groups_of(examples, "captions")
 
 
 def test_models_are_compared_example_by_example(capsys, annotations, folder):

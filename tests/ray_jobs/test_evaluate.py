@@ -38,6 +38,13 @@ def test_a_predictions_file_is_scored(capsys, annotations, predictions):
     assert code == 0 and "accuracy" in said.out and "50.00" in said.out
 
 
+def test_rows_without_a_label_can_be_left_out(capsys, annotations, predictions):
+    line = ("evaluate", "--task", "xvnli", "--annotations", annotations, "--predictions", predictions, "--json")
+    code, said = run(capsys, *line, "--language", "ar", "--eval-set", "labelled")
+    found = json.loads(said.out)
+    assert code == 0 and found["n"] == 3 and found["accuracy"] == 100 * (2 / 3)
+
+
 @pytest.mark.parametrize(
     ("more", "code", "message"),
     [
@@ -45,7 +52,7 @@ def test_a_predictions_file_is_scored(capsys, annotations, predictions):
         (["--language", "all"], 2, "--predictions is of one language"),
         (["--language", "fr"], 66, "fr/test.jsonl is not there"),
         (["--language", "ar", "--encoder", "uc2"], 2, "--encoder has no place beside it"),
-        (["--language", "ar", "--eval-set", "full"], 2, "is for xgqa, not for"),
+        (["--language", "ar", "--eval-set", "full"], 2, "'full' of xvnli is not one of all, labelled"),
         (["--language", "ar", "--setup", "magic"], 2, "set-up 'magic' is not one of zero-shot"),
         (["--language", "ar", "--shots", "5"], 2, "--shots has no place beside it"),
     ],
@@ -81,7 +88,8 @@ FINETUNE = ["finetune", "--task", "xvnli", "--language", "ar", "--encoder", "uni
         ([*FINETUNE, "--engine", "slurm"], 2, "--engine 'slurm' is not local or ray"),
     ],
 )
-def test_lines_that_make_no_sense(capsys, annotations, tmp_path, line, code, message):
+def test_lines_that_make_no_sense(capsys, annotations, tmp_path, monkeypatch, line, code, message):
+    monkeypatch.setattr("consumers.run_log.find_spec", lambda name: None)
     out = tmp_path / "out"
     found, said = run(capsys, *line, "--annotations", annotations, "--out", out)
     assert (found, message in said.err) == (code, True), said.err
