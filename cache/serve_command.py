@@ -118,7 +118,8 @@ def _is_any(host: str) -> bool:
 def _print(described: dict[str, Any]) -> None:
     stores, url = described["stores"], described["url"]
     for name, stats in stores.items():
-        say(f"{name}: {stats['records']:,} records and {stats['failures']:,} failures in {stats['shards']:,} shards")
+        shards = f"{stats['shards']:,} sealed shard{'' if stats['shards'] == 1 else 's'}"
+        say(f"{name}: {stats['records']:,} records and {stats['failures']:,} failures in {shards}")
     tls = ', tls_ca="CA.pem"' if url.startswith("grpc+tls") else ""
     token = ', token="TOKEN"' if described["tokens"] else ""
     say(f"serving at {url}, until Ctrl-C. In a trainer:")

@@ -15,6 +15,7 @@ import pytest
 import roivault
 from cache import InputNotFound, StoreNotFound, UsageError, open_store
 from cache.serve import DEAD_SECONDS, ServeOptions, serving
+from cache.serve_command import _print
 from cache.wire import encode_request
 from tests.cache.asker import TIMEOUT, Asker, asked, in_a_process
 from tests.cache.certificates import Authority
@@ -236,6 +237,17 @@ def test_errors_have_exit_codes(photos, capsys):
     assert roivault.main(["serve", str(photos), "--bind", "0.0.0.0:0", "--json"]) == 2
     assert "--insecure" in json.loads(capsys.readouterr().out)["error"]
     assert roivault.main(["serve", str(photos.parent / "none.roi")]) == 66
+
+
+def test_what_a_person_is_told(capsys):
+    stats = {"records": 1234, "failures": 0, "shards": 1}
+    described = {"url": "grpc+tls://[::1]:1", "stores": {"photos": stats, "other": stats}, "tokens": True}
+    _print(described)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "photos: 1,234 records and 0 failures in 1 sealed shard"
+    assert lines[-1].strip() == 'open_store("grpc+tls://[::1]:1/other", token="TOKEN", tls_ca="CA.pem")'
+    _print({"url": "grpc://127.0.0.1:1", "stores": {"photos": stats}, "tokens": False})
+    assert capsys.readouterr().out.splitlines()[-1].strip() == 'open_store("grpc://127.0.0.1:1")'
 
 
 def test_help_loads_neither_arrow_nor_torch(repo_root):

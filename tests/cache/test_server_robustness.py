@@ -10,13 +10,14 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
+import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
 from cache import open_store
 from cache.server_limits import Limits
 from cache.wire import encode_request
-from tests.cache.asker import TIMEOUT, Asker, asked, in_a_process
+from tests.cache.asker import TIMEOUT, Asker, asked, chunks, in_a_process
 from tests.cache.test_server_calls import until
 
 KEYS = [f"{i}" for i in range(40)]
@@ -108,6 +109,30 @@ def test_a_client_that_is_frozen_stops_nobody(large):
             process.send_signal(signal.SIGTERM)
             assert process.wait(60) == 130
             assert "broken off" in process.stderr.read()
+
+
+def test_other_ways_to_use_flight(large):
+    schema = pa.schema([("keys", pa.string())])
+    batch = pa.record_batch([pa.array(["1"])], schema=schema)
+    with asked(large) as asker:
+        with pytest.raises(pa.ArrowNotImplementedError):
+            asker.client.authenticate_basic_token("somebody", "password")
+        writer, reader = asker.client.do_exchange(flight.FlightDescriptor.for_path("x"), TIMEOUT)
+        writer.begin(schema)
+        writer.write_batch(batch)
+        with pytest.raises(flight.FlightServerError, match="the metadata of a message, this message has none"):
+            list(chunks(reader))
+        with pytest.raises(flight.FlightServerError):
+            writer.close()
+        late = flight.FlightCallOptions(timeout=1e-6)
+        with pytest.raises(flight.FlightTimedOutError):
+            list(asker.client.do_get(LONG, late))
+        for action in ("CancelFlightInfo", "CloseSession", ""):
+            with pytest.raises(flight.FlightServerError, match="there is no action of this name"):
+                list(asker.client.do_action(flight.Action(action, b"\xff"), TIMEOUT))
+        binary = flight.FlightCallOptions(headers=[(b"x-bin", b"\xff\0"), (b"authorization-bin", b"\xff")])
+        assert list(asker.client.list_actions(binary))
+        assert len(asker.get(["1"])) == 1
 
 
 def test_oversized_requests(large):
