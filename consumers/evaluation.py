@@ -14,11 +14,13 @@ from cache import DataError
 from .data import Inputs, TaskData
 from .encoders import Embedded, Encoder, score_pairs
 from .models.base import Batch, Model
+from .models.comparing import Comparing
 from .models.data import ModelData
 from .tasks import Task
 
 TEXTS = 16  # captions whose scores are written at a time
 IMAGES = 1024  # pictures that are kept embedded at a time
+EMBEDDED = 256  # captions that are embedded at a time
 
 Report = Callable[[int, int], None]
 
@@ -105,6 +107,31 @@ def score_captions(
                 done += (rows.stop - rows.start) * (images.stop - images.start)
                 if progress:
                     progress(done, scores.size)
+    return scores
+
+
+def score_embeddings(
+    model: Comparing,
+    data: ModelData,
+    path: str | Path,
+    head: str = "retrieval",
+    device: torch.device | str = "cpu",
+    bfloat16: bool = False,
+    progress: Report | None = None,
+) -> np.ndarray:
+    """`score_captions` for a model that embeds captions and pictures apart: the cosine of each pair."""
+    model = model.to(device).eval()
+    with torch.inference_mode(), autocast(device, bfloat16):
+        pictures = torch.from_numpy(model.pictures(data.records(range(len(data.keys))))).to(device)
+        pictures = torch.nn.functional.normalize(pictures, dim=1)
+        scores = _open_scores(Path(path), (len(data), len(data.keys)))
+        for start in range(0, len(data), EMBEDDED):
+            rows = range(start, min(start + EMBEDDED, len(data)))
+            texts = model.texts(data.text(rows).to(device)).float()
+            scores[rows.start : rows.stop] = (torch.nn.functional.normalize(texts, dim=1) @ pictures.T).cpu().numpy()
+            if progress:
+                progress(rows.stop * len(data.keys), scores.size)
+        scores.flush()
     return scores
 
 

@@ -2,8 +2,9 @@
 
 Layouts of a file, which may be gzipped: for questions, a list of {"questionId": ..., "prediction": ...} or
 {"question_id": ..., "answer": ...}: an answer, or the name or number of a class, of a row that is named by its id or,
-where none is, by its number from 0; for retrieval, a list with the best pictures of each caption (places of pictures in
-the order in which the annotations first name them), or a matrix of scores [captions, pictures] in the .npy format.
+where none is, by its number from 0; for captions, a list of {"image_id": ..., "caption": ...}; for retrieval, a list
+with the best pictures of each caption (places of pictures in the order in which the annotations first name them), or a
+matrix of scores [captions, pictures] in the .npy format.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from cache import DataError, InputNotFound
 from .metrics import listed_ranks, percent, rank_summary, ranks, recalls
 from .tasks import Example, Selection, Task
 
-IDS = ("questionId", "question_id", "id")
-ANSWERS = ("prediction", "answer")
+IDS = ("questionId", "question_id", "image_id", "id")
+ANSWERS = ("prediction", "answer", "caption")
 GZIP, NPY = b"\x1f\x8b", b"\x93NUMPY"  # how such files begin, whatever their names
 
 
@@ -46,7 +47,7 @@ def score_predictions(task: Task, path: str | Path, selection: Selection) -> dic
 def score_examples(task: Task, examples: Sequence[Example], path: str | Path) -> dict[str, Any]:
     """`score_predictions` for examples that were loaded before."""
     predictions = read_predictions(Path(path))
-    score = score_recall if task.metric == "recall" else score_answers
+    score = {"recall": score_recall, "cider": score_texts}.get(task.metric, score_answers)
     try:
         return score(task, examples, predictions)
     except DataError as error:
@@ -98,6 +99,14 @@ def score_answers(task: Task, examples: Sequence[Example], rows: Sequence[Any]) 
     return result | task.more_scores(examples, right) | {"subsets": subset_scores(examples, right, each)}
 
 
+def score_texts(task: Task, examples: Sequence[Example], rows: Sequence[Any]) -> dict[str, Any]:
+    """Scores of texts that were written, as the task has them, and how they came about."""
+    each = task.each_scores(examples, predictions_of(task, examples, rows))
+    means = {name: float(values.mean()) for name, values in each.items()}
+    facts = task.facts_of_scores(examples)
+    return {**means, "n": len(examples), **facts, "subsets": subset_scores(examples, None, each)}
+
+
 def answered_right(task: Task, examples: Sequence[Example], rows: Sequence[Any]) -> list[bool]:
     """Which examples are answered right. Raises: DataError: a row cannot be read, or an example has none."""
     pairs = zip(examples, predictions_of(task, examples, rows), strict=True)
@@ -123,17 +132,18 @@ def predictions_of(task: Task, examples: Sequence[Example], rows: Sequence[Any])
 
 
 def subset_scores(
-    examples: Sequence[Example], right: Sequence[bool], each: Mapping[str, np.ndarray] = MappingProxyType({})
+    examples: Sequence[Example], right: Sequence[bool] | None, each: Mapping[str, np.ndarray] = MappingProxyType({})
 ) -> dict[str, dict[str, dict[str, float]]]:
-    """{fact: {value: {"accuracy": ..., "n": ..., and the means of `each`}}} for each fact that the examples tell."""
+    """{fact: {value: {"accuracy": ..., "n": ..., and the means of `each`}}} for each fact that the examples tell;
+    without accuracy where nothing is right or wrong."""
     groups: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for place, example in enumerate(examples):
         for fact, value in example.facts.items():
             groups[fact][value].append(place)
 
     def scores(places: list[int]) -> dict[str, float]:
-        accuracy = percent(sum(right[place] for place in places), len(places))
-        return {"accuracy": accuracy, "n": len(places), **{k: float(v[places].mean()) for k, v in each.items()}}
+        accuracy = {} if right is None else {"accuracy": percent(sum(right[place] for place in places), len(places))}
+        return {**accuracy, "n": len(places), **{k: float(v[places].mean()) for k, v in each.items()}}
 
     return {fact: {value: scores(places) for value, places in values.items()} for fact, values in groups.items()}
 

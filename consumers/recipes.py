@@ -93,7 +93,8 @@ RECIPES = {
     "scenes": Recipe(lr=5e-4, batch=64, epochs=5, scheduled=5, warmup=0.05, max_tokens=24),
     "scene-pairs": Recipe(lr=5e-4, batch=64, epochs=2, scheduled=2, warmup=0.05, max_tokens=24),
 }
-SAME_AS = {"xgqa": "gqa", "marvl": "nlvr2", "xflickrco": "flickr30k", "multi30k": "flickr30k"}
+SAME_AS = {"xgqa": "gqa", "marvl": "nlvr2"}
+SAME_AS |= {name: "flickr30k" for name in ("xflickrco", "multi30k", "xm3600")}
 SAME_AS |= {name: "gqa" for name in ("maxm", "vqa2", "vq2a-coco", "vq2a-cc3m")}
 SAME_AS |= {"vsr-zeroshot": "vsr", "vsr-left-right": "vsr", "vsr-frames": "vsr"}
 SAMPLED = ("vsr",)  # tasks whose smaller training sets are samples of the whole one, trained on in the same way
@@ -142,7 +143,9 @@ def published_recipe(task: str, encoder: str, shots: str | None = None) -> Recip
         return own
     base = SAME_AS.get(task, task)
     if base not in RECIPES:
-        raise UsageError(f"no recipe was published for {task}; there are {', '.join([*RECIPES, *SAME_AS])}")
+        able = [name for name in MODELS if task in model_class(name).tasks]
+        known = f"it is for the models {', '.join(able)}" if able else f"there are {', '.join([*RECIPES, *SAME_AS])}"
+        raise UsageError(f"no recipe was published for {task} and {encoder}; {known}")
     recipe = RECIPES[base]
     if shots is None or base in SAMPLED:
         return replace(recipe, accumulate=MORE_PARTS.get(base, {}).get(encoder, recipe.accumulate))

@@ -54,14 +54,15 @@ def _pictures(examples: Sequence[Example]) -> set[str]:
 
 def _set(task: Task, selection: Selection, examples: Sequence[Example], tested: set[str]) -> dict[str, Any]:
     pictures, published = _pictures(examples), task.counts.get(selection)
+    texts = [example.text if task.head else example.answer for example in examples]
     row: dict[str, Any] = {
         "set": str(selection),
         "rows": len(examples),
         "pictures": len(pictures),
         "published": published and {"rows": published.rows, "pictures": published.images},
-        "blank": sum(not example.text.strip() for example in examples),
-        "words": _lengths([len(example.text.split()) for example in examples]),
-        "characters": _lengths([len(example.text) for example in examples]),
+        "blank": sum(not text.strip() for text in texts),
+        "words": _lengths([len(text.split()) for text in texts]),
+        "characters": _lengths([len(text) for text in texts]),
     }
     if selection.split != "test":
         row["pictures_in_test"] = len(pictures & tested)

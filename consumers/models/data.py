@@ -76,5 +76,12 @@ class ModelData:
 
     def inputs(self, texts: Sequence[int], images: Sequence[int]) -> Batch:
         """Pairs of an example and a picture: places in `examples` and in `keys`, equally many."""
-        keys = [self.keys[place] for place in images]
-        return self._model.batch([self.examples[row] for row in texts], self._pictures.get_many(keys), self._max_tokens)
+        return self._model.batch([self.examples[row] for row in texts], self.records(images), self._max_tokens)
+
+    def records(self, images: Sequence[int]) -> list[Any]:
+        """Pictures by their places in `keys`."""
+        return self._pictures.get_many([self.keys[place] for place in images])
+
+    def text(self, texts: Sequence[int]) -> Batch:
+        """Examples without their pictures, for models that look at both apart."""
+        return self._model.text_batch([self.examples[row] for row in texts], self._max_tokens)

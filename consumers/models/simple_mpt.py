@@ -41,6 +41,7 @@ class SimpleMpt(Model):
     tasks = ("maxm", "xgqa", "gqa", "vqa2", "vq2a-coco", "vq2a-cc3m")
     recipe = RECIPE
     writes = True
+    answer_tokens: ClassVar[int] = ANSWER_TOKENS
     vision: ClassVar[str | None] = None
 
     def __init__(self, source: str, tokenizer: str | None):
@@ -60,10 +61,14 @@ class SimpleMpt(Model):
         return self.network(*batch)
 
     def batch(self, examples: Sequence[Example], pictures: Sequence[Any], max_tokens: int) -> Batch:
-        texts = [f"Answer in {one.answered_in}: {one.text.strip()}" for one in examples]
+        texts = [self.prompt(one) for one in examples]
         read = self.tokenizer(texts, truncation=True, max_length=max_tokens, padding=True, return_tensors="pt")
         seen, present = self.seen(pictures)
         return Batch.of(seen, present, read["input_ids"], read["attention_mask"], self._target(examples))
+
+    def prompt(self, example: Example) -> str:
+        """What it is told."""
+        return f"Answer in {example.answered_in}: {example.text.strip()}"
 
     def seen(self, pictures: Sequence[Any]) -> tuple[Tensor, Tensor]:
         """What the network reads of pictures, and which of it is there."""
@@ -73,11 +78,11 @@ class SimpleMpt(Model):
         return Words(self._target)
 
     def _target(self, examples: Sequence[Example]) -> Tensor:
-        return target_of(self.tokenizer, [one.answer for one in examples], ANSWER_TOKENS)
+        return target_of(self.tokenizer, [one.answer for one in examples], self.answer_tokens)
 
     def answers(self, batch: Batch, task: Task) -> list[str]:
         seen, present, ids, mask, _ = batch
-        found = self.network.generate(seen, present, ids, mask, ANSWER_TOKENS)
+        found = self.network.generate(seen, present, ids, mask, self.answer_tokens)
         return [one.strip() for one in self.tokenizer.batch_decode(found, skip_special_tokens=True)]
 
     def save(self, folder: Path) -> None:

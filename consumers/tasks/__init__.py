@@ -34,6 +34,8 @@ TASKS = {
     "vsr-zeroshot": "vsr:VsrZeroshot",
     "vsr-left-right": "vsr:VsrLeftRight",
     "vsr-frames": "vsr:VsrFrames",
+    "xm3600": "xm3600:Xm3600",
+    "xm3600-captions": "xm3600:Xm3600Captions",
     "scenes": "scenes:Scenes",
     "scene-pairs": "scenes:ScenePairs",
 }

@@ -1,4 +1,4 @@
-"""Annotation files as they are shipped: plain, gzipped, or zipped beside their name; JSON, JSON lines or parquet."""
+"""Annotation files as they are shipped: plain, gzipped, or zipped; JSON, JSON lines or parquet."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ SUFFIXES = ("", ".gz", ".zip")
 
 
 def find_file(path: Path) -> Path | None:
-    """`path`, or the same name with .gz or .zip behind it, whichever is there."""
-    return next((found for suffix in SUFFIXES if (found := Path(f"{path}{suffix}")).is_file()), None)
+    """`path`, or the same name with .gz or .zip behind it, or .zip instead of its suffix, whichever is there."""
+    forms = (*(Path(f"{path}{suffix}") for suffix in SUFFIXES), path.with_suffix(".zip"))
+    return next((found for found in forms if found.is_file()), None)
 
 
 @contextmanager
@@ -39,7 +40,7 @@ def open_text(path: Path) -> Iterator[TextIO]:
             with gzip.open(found, "rt", encoding="utf-8") as file:
                 yield file
         elif found.suffix == ".zip":
-            with zipfile.ZipFile(found) as archive, archive.open(_member(archive, found)) as data:
+            with zipfile.ZipFile(found) as archive, archive.open(_member(archive, found, path.name)) as data:
                 yield io.TextIOWrapper(data, encoding="utf-8")
         else:
             with open(found, encoding="utf-8") as file:
@@ -48,12 +49,12 @@ def open_text(path: Path) -> Iterator[TextIO]:
         raise DataError(f"{found} is damaged: {error}") from error
 
 
-def _member(archive: zipfile.ZipFile, path: Path) -> str:
-    """The one file of a zipped annotation file, whatever a packer put beside it."""
+def _member(archive: zipfile.ZipFile, path: Path, name: str) -> str:
+    """The one file of that name in an archive, whatever a packer put beside it."""
     names = [info.filename for info in archive.infolist() if not info.is_dir()]
-    named = [name for name in names if os.path.basename(name) == path.stem and not name.startswith("__MACOSX/")]
+    named = [one for one in names if os.path.basename(one) == name and not one.startswith("__MACOSX/")]
     if len(named) != 1:
-        raise DataError(f"{path} holds {', '.join(names) or 'nothing'}; wanted is one file named {path.stem}")
+        raise DataError(f"{path} holds {', '.join(names) or 'nothing'}; wanted is one file named {name}")
     return named[0]
 
 

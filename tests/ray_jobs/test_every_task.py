@@ -69,6 +69,9 @@ def test_its_files_make_examples(small):
 
 def test_it_is_trained_and_tested(small, tmp_path, capsys):
     code, said, err = run(capsys, *finetune(small, tmp_path / "runs", "--epochs", 1))
+    if not small.task.head:  # an encoder cannot write
+        assert code == 2 and "it is for the models" in err
+        return
     assert code == 0, err
     (row,) = said["runs"]
     assert row["status"] == "done" and 0 <= row["result"]["dev"] <= 100
