@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
-from torchvision.ops import roi_align
 
 from .backbone import Backbone, Norm, make_stage
 from .configs import C4Config
+from .roi_align import RoIAlign
 
 
 class AlignedHead(nn.Module):
@@ -18,26 +16,21 @@ class AlignedHead(nn.Module):
     Args:
         config: widths and the pooled size.
         groups: of the 3x3 convolutions.
-        sampling_ratio, aligned: of torchvision's `roi_align`; a ratio of 0 adapts to the RoI.
+        sampling_ratio, aligned: see `RoIAlign`.
     """
 
     def __init__(self, config: C4Config, groups: int, sampling_ratio: int, aligned: bool, norm: Norm):
         super().__init__()
         self.size, self.sampling_ratio, self.aligned = config.pooled_size, sampling_ratio, aligned
+        # without groups the stride sits in 1x1 convolutions, which read every other bin only: the rest is not pooled
+        self.step, stride = (2, 1) if groups == 1 else (1, 2)
         inputs, outputs = config.channels[2:]
-        self.res5 = make_stage(config.blocks[3], inputs, config.widths[3], outputs, norm, stride=2, groups=groups)
+        self.res5 = make_stage(config.blocks[3], inputs, config.widths[3], outputs, norm, stride, groups=groups)
 
-    def pooler(self, feature: Tensor, rois: Tensor) -> Callable[[slice], Tensor]:
-        """Pools some of one image's rois f32[k,4], in resized pixels, from its map [1,C,h,w]: [n,C,s,s]."""
-        feature = feature.float().contiguous()
-
-        def pool(rows: slice) -> Tensor:
-            scale = 1.0 / Backbone.stride
-            return roi_align(feature, [rois[rows]], self.size, scale, self.sampling_ratio, self.aligned)
-
-        return pool
+    def pooler(self, feature: Tensor, rois: Tensor) -> RoIAlign:
+        """Pools one image's rois f32[k,4], in resized pixels, from its map [1,C,h,w]."""
+        return RoIAlign(feature, rois, self.size, 1 / Backbone.stride, self.sampling_ratio, self.aligned, self.step)
 
     def features(self, pooled: Tensor) -> Tensor:
-        """[k,C,s,s] to region features f32[k,d]: the mean of res5, never negative."""
-        pooled = pooled.to(self.res5[0].conv1.weight.dtype, memory_format=torch.channels_last)
-        return self.res5(pooled).mean(dim=(2, 3), dtype=torch.float32)
+        """What `pooler` gives for k RoIs to region features f32[k,d]: the mean of res5, never negative."""
+        return self.res5(pooled.to(self.res5[0].conv1.weight.dtype)).mean(dim=(2, 3), dtype=torch.float32)
