@@ -27,6 +27,8 @@ EXTRAS = {
         "tokenizers>=0.19",
         "safetensors>=0.4",
         "matplotlib>=3.8",
+        "pillow>=10.1",
+        "scipy>=1.10",
         "tensorboard>=2.14",
     ],
     "server": ["pyarrow>=14", "prometheus_client>=0.19"],

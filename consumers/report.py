@@ -13,6 +13,7 @@ from .report_overlap import Overlap, overlaps, read_pictures, warnings
 from .report_runs import Found, Run, read_runs
 from .report_scores import Scores
 from .report_tables import Table, language_tables, paper_tables, part_tables
+from .report_vsr import VsrReport, vsr_reports
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Report:
     intervals: list[Interval] = field(default_factory=list)
     correlations: list[Correlation] = field(default_factory=list)
     overlaps: list[Overlap] = field(default_factory=list)
+    vsr: list[VsrReport] = field(default_factory=list)
 
 
 def make_report(
@@ -67,7 +69,7 @@ def make_report(
     return Report(
         found.runs, scores, sizes, paper_tables(scores), language_tables(scores), part_tables(scores, sizes),
         [*warnings(found.runs), *_unknown_shots(found.runs)], [*found.failed, *not_compared, *not_told],
-        intervals, correlations(scores, known), shared,
+        intervals, correlations(scores, known), shared, vsr_reports(found.runs, scores, sizes),
     )  # fmt: skip
 
 

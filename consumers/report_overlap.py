@@ -15,7 +15,13 @@ from .report_runs import Run, examples_of
 from .tasks.files import open_text
 
 VISUAL_GENOME = "Visual Genome"
-DETECTORS = {"vg-": VISUAL_GENOME, "frcnn-vg": VISUAL_GENOME, "demo": "drawn scenes"}  # how names of presets begin
+COCO = "COCO's train2017"
+DETECTORS = {
+    "vg-": VISUAL_GENOME,
+    "frcnn-vg": VISUAL_GENOME,
+    "vsr-visualbert": COCO,
+    "demo": "drawn scenes",
+}  # how names of presets begin
 FLICKR_TASKS = ("flickr30k", "multi30k", "xflickrco", "xvnli")
 COCO_NAME = re.compile(r"(?:COCO_[a-z]+\d{4}_)?(\d{12})")
 
@@ -28,6 +34,7 @@ ON_VISUAL_GENOME = {
     "web": "its pictures were gathered from the web; an overlap is not known",
 }
 SAME_AS = {"xgqa": "gqa", "multi30k": "flickr30k", "xvnli": "flickr30k", "nlvr2": "web", "marvl": "web", "wit": "web"}
+SAME_AS |= {name: "coco" for name in ("vsr", "vsr-zeroshot", "vsr-left-right", "vsr-frames")}
 SAME_AS |= {"maxm": "open-images", "vqa2": "coco", "vq2a-coco": "coco", "vq2a-cc3m": "web"}
 
 
@@ -54,6 +61,8 @@ def warnings(runs: Sequence[Run]) -> list[str]:
                 who = f"the detector {preset} was" if preset else "if the detector was, as the published ones were,"
                 fact = ON_VISUAL_GENOME.get(SAME_AS.get(task, task), "where its pictures are from is not known here")
                 found[f"{task}: {who} trained on Visual Genome: {fact}."] = None
+            elif data == COCO and SAME_AS.get(task) == "coco":
+                found[f"{task}: the detector {preset} was trained on {COCO}, where most of its pictures are."] = None
             elif data is None:
                 found[f"{task}: what pictures the detector {preset} was trained on is not known here."] = None
     return list(found)

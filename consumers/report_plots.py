@@ -1,11 +1,8 @@
-"""Pictures of a report: few-shot curves, types of questions, subsets, properties of languages, intervals.
-
-Colours are those of Okabe and Ito, which people with any colour vision can tell apart; a model keeps its own.
-"""
+"""Pictures of a report: few-shot curves, types of questions, subsets, properties of languages, intervals."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,21 +11,15 @@ from .report import Report
 from .report_intervals import LEVEL
 from .report_languages import Correlation
 from .report_scores import Scores, languages_of
+from .report_style import COLOURS, GREY, MARKERS, TASK_NAMES, add_legend, model_style, new_figure, score_axis, tidy
 from .report_tables import in_order, metric_name
+from .report_vsr_data import annotation_figures
+from .report_vsr_plots import vsr_figures
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-MARKERS = "osD^vPX"
-GREY = "#777777"
-TASK_NAMES = {
-    "xvnli": "XVNLI", "gqa": "GQA", "xgqa": "xGQA", "nlvr2": "NLVR2", "marvl": "MaRVL", "flickr30k": "Flickr30K",
-    "xflickrco": "xFlickr&CO", "wit": "WIT", "multi30k": "Multi30K",
-}  # fmt: skip
 ENGLISH_TASKS = {"marvl": "nlvr2"}  # where the score in English is another task's
-PANEL = (4.6, 3.6)  # inches
 BASE_METRICS = ("accuracy", "accuracy_full", "ir_r1", "tr_r1")
 
 
@@ -51,57 +42,12 @@ def draw(report: Report, folder: Path, form: str) -> list[Path]:
         save(_property([one for one in report.correlations if one.property == name]), f"property-{safe}")
     for task in dict.fromkeys(one.place.task for one in report.intervals):
         save(_intervals([one for one in report.intervals if one.place.task == task]), f"differences-{task}")
+    for name, figure in vsr_figures(report.vsr, report.scores):
+        save(figure, name)
+    for folder_of_vsr in dict.fromkeys(one.annotations for one in report.vsr[:1] if one.annotations):
+        for name, figure in annotation_figures(folder_of_vsr):
+            save(figure, name)
     return written
-
-
-def _figure(panels: int, title: str, size: tuple[float, float] = PANEL) -> tuple[Figure, Sequence[Axes]]:
-    """Panels in rows of up to three, and room below for a legend."""
-    from matplotlib.figure import Figure
-
-    wide = min(panels, 3)
-    high = -(-panels // wide)
-    figure = Figure(figsize=(max(size[0] * wide, 5.5), size[1] * high + 0.9), layout="constrained")
-    axes = list(figure.subplots(high, wide, squeeze=False).flat)
-    for unused in axes[panels:]:
-        unused.set_visible(False)
-    figure.suptitle(title, fontsize=12)
-    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1)
-    return figure, axes[:panels]
-
-
-def _tidy(axes: Axes, title: str, x: str, y: str) -> None:
-    axes.set_title(title, fontsize=10)
-    axes.set_xlabel(x, fontsize=9)
-    axes.set_ylabel(y, fontsize=9)
-    axes.tick_params(labelsize=8)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", color="#dddddd", linewidth=0.6)
-    axes.set_axisbelow(True)
-
-
-def _legend(figure: Figure, axes: Sequence[Axes], rows: int = 1) -> None:
-    """One for all panels, below them, where it covers nothing; filled column by column."""
-    found: dict[str, Any] = {}
-    for one in axes:
-        for handle, label in zip(*one.get_legend_handles_labels(), strict=True):
-            found.setdefault(label, handle)
-    models = list(dict.fromkeys(label.partition(", ")[0] for label in found))
-    labels = sorted(found, key=lambda label: models.index(label.partition(", ")[0]))
-    if found:
-        figure.legend(
-            [found[label] for label in labels], labels, loc="outside lower center",
-            ncols=min(-(-len(found) // rows), 5), fontsize=8, frameon=False,
-        )  # fmt: skip
-
-
-def _style(models: Sequence[str]) -> Callable[[str], dict[str, str]]:
-    return lambda model: {
-        "color": COLOURS[models.index(model) % len(COLOURS)], "marker": MARKERS[models.index(model) % len(MARKERS)]
-    }  # fmt: skip
-
-
-def _score_axis(metric: str) -> str:
-    return f"{metric_name(metric.partition('/')[0])} (%)"
 
 
 def _few_shot(scores: Scores) -> Figure | None:
@@ -116,8 +62,8 @@ def _few_shot(scores: Scores) -> Figure | None:
             panels[place] = curves
     if not panels:
         return None
-    figure, axes = _figure(len(panels), "Few-shot curves, average over languages")
-    style = _style(scores.models)
+    figure, axes = new_figure(len(panels), "Few-shot curves, average over languages")
+    style = model_style(scores.models)
     for one, (place, curves) in zip(axes, panels.items(), strict=True):
         for model, curve in curves.items():
             one.plot(*zip(*curve, strict=True), **style(model), markersize=5, linewidth=1.8, label=model)
@@ -129,9 +75,9 @@ def _few_shot(scores: Scores) -> Figure | None:
                 colour = style(model)["color"]
                 one.axhline(english.value, color=colour, linestyle=":", linewidth=1.3, label=f"{model}, English")
         title = f"{TASK_NAMES.get(place.task, place.task)}, {metric_name(place.metric)}"
-        _tidy(one, title, "training samples in the language", _score_axis(place.metric))
+        tidy(one, title, "training samples in the language", score_axis(place.metric))
         one.set_ylim(0, 1.06 * max(1, *(max(line.get_ydata()) for line in one.lines)))
-    _legend(figure, axes, rows=3)
+    add_legend(figure, axes, rows=3)
     return figure
 
 
@@ -146,14 +92,14 @@ def _types(report: Report, model: str) -> Figure | None:
             panels[metric] = curves
     if not panels:
         return None
-    figure, axes = _figure(len(panels), f"xGQA by structural type of question: {model}", (6.2, 4.2))
+    figure, axes = new_figure(len(panels), f"xGQA by structural type of question: {model}", (6.2, 4.2))
     for one, (metric, curves) in zip(axes, panels.items(), strict=True):
         for number, (place, curve) in enumerate(curves.items()):
             size = next(size for known, size in report.sizes.items() if known.metric == place.metric)
             name = f"{metric_name(place.metric)} (n = {size:,})"
             one.plot(*zip(*curve, strict=True), color=COLOURS[number], marker=MARKERS[number], markersize=5, label=name)
         trained = ", with the questions that few-shot training uses" if metric == "accuracy_full" else ""
-        _tidy(one, f"average over languages{trained}", "training samples in the language", _score_axis(metric))
+        tidy(one, f"average over languages{trained}", "training samples in the language", score_axis(metric))
         one.set_ylim(0, 100)
         one.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3, fontsize=8, frameon=False)
     return figure
@@ -176,7 +122,7 @@ def _subsets(scores: Scores, model: str) -> Figure | None:
             panels[metric] = rows
     if not panels:
         return None
-    figure, axes = _figure(len(panels), f"xFlickr&CO by subset, zero-shot: {model}", (6.4, 3.8))
+    figure, axes = new_figure(len(panels), f"xFlickr&CO by subset, zero-shot: {model}", (6.4, 3.8))
     for one, (metric, rows) in zip(axes, panels.items(), strict=True):
         for number, part in enumerate(parts):
             places = [x + 0.4 * (number - 0.5) for x in range(len(rows))]
@@ -184,8 +130,8 @@ def _subsets(scores: Scores, model: str) -> Figure | None:
             bars = one.bar(places, values, 0.38, color=COLOURS[number], label=part)
             one.bar_label(bars, fmt="%.1f", fontsize=7, padding=1)
         one.set_xticks(range(len(rows)), list(rows))
-        _tidy(one, "each half ranked against all 2,000", "language", _score_axis(metric))
-    _legend(figure, axes)
+        tidy(one, "each half ranked against all 2,000", "language", score_axis(metric))
+    add_legend(figure, axes)
     return figure
 
 
@@ -197,8 +143,8 @@ def _property(found: Sequence[Correlation]) -> Figure | None:
     models = list(dict.fromkeys(one.model for one in found))
     values = [x for one in found for x, _ in one.points.values()]
     wide = min(values) > 0 and max(values) > 10 * min(values)
-    figure, axes = _figure(len(panels), f"Zero-shot scores by language and {found[0].property}", (5.0, 3.9))
-    style = _style(models)
+    figure, axes = new_figure(len(panels), f"Zero-shot scores by language and {found[0].property}", (5.0, 3.9))
+    style = model_style(models)
     for one, (task, metric) in zip(axes, panels, strict=True):
         shown = [each for each in found if (each.task, each.metric) == (task, metric)]
         for each in shown:
@@ -213,9 +159,9 @@ def _property(found: Sequence[Correlation]) -> Figure | None:
             one.xaxis.set_minor_locator(NullLocator())
         if max(values) >= 10_000:
             one.xaxis.set_major_formatter(EngFormatter(sep=""))
-        _tidy(one, _with_r(task, metric, shown, wide), found[0].property, _score_axis(metric))
+        tidy(one, _with_r(task, metric, shown, wide), found[0].property, score_axis(metric))
         one.margins(0.1)
-    _legend(figure, axes)
+    add_legend(figure, axes)
     return figure
 
 
@@ -231,8 +177,8 @@ def _intervals(found: Sequence[Any]) -> Figure:
     rows.sort(key=lambda row: in_order(found[0].place._replace(setup=row[0], language=row[1], shots=row[2])))
     models = list(dict.fromkeys(one.model for one in found))
     title = f"{TASK_NAMES.get(found[0].place.task, found[0].place.task)}: difference from {found[0].against}"
-    figure, (axes,) = _figure(1, title, (6.6, 1.0 + 0.2 * len(rows) * max(1, len(models) / 2)))
-    style = _style(models)
+    figure, (axes,) = new_figure(1, title, (6.6, 1.0 + 0.2 * len(rows) * max(1, len(models) / 2)))
+    style = model_style(models)
     for one in found:
         row = rows.index((one.place.setup, one.place.language, one.place.shots))
         at = row + 0.6 * ((models.index(one.model) + 0.5) / len(models) - 0.5)
@@ -245,8 +191,8 @@ def _intervals(found: Sequence[Any]) -> Figure:
     axes.set_yticks(range(len(rows)), names)
     axes.invert_yaxis()
     metric = metric_name(found[0].place.metric)
-    _tidy(axes, "", f"{metric}, points; bars hold {LEVEL} % of the bootstrap draws", "")
+    tidy(axes, "", f"{metric}, points; bars hold {LEVEL} % of the bootstrap draws", "")
     axes.grid(axis="x", color="#dddddd", linewidth=0.6)
     axes.set_ylim(len(rows) - 0.4, -0.6)
-    _legend(figure, [axes])
+    add_legend(figure, [axes])
     return figure

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from .published import Place, Published, most_precise, published_scores
-from .report_scores import GAIN, GAIN_PRINTED, Estimate, Scores
+from .report_scores import GAIN, GAIN_PRINTED, Estimate, Scores, few_shot_samples
 from .tasks import load_task
 
 SETUPS = ("zero-shot", "few-shot", "translate-test", "translate-train")
@@ -153,6 +153,7 @@ def in_order(place: Place) -> tuple[int, int, int]:
     languages = load_task(place.task, ".").languages
     pictures, _, captions = place.shots.partition("x")
     shots = int(pictures or 0) * int(captions or 1) if place.shots.replace("x", "").isdigit() else 0
+    shots = few_shot_samples(place.task).get(place.shots, shots)
     language = languages.index(place.language) if place.language in languages else len(languages)
     return SETUPS.index(place.setup) if place.setup in SETUPS else len(SETUPS), shots, language
 

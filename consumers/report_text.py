@@ -15,6 +15,7 @@ from .report import Report
 from .report_intervals import DRAWS, LEVEL
 from .report_scores import Estimate
 from .report_tables import Cell, Table, in_order, metric_name
+from .report_vsr_text import vsr_json, vsr_markdown
 
 
 def markdown(report: Report, plots: Sequence[str] = ()) -> str:
@@ -32,6 +33,7 @@ def markdown(report: Report, plots: Sequence[str] = ()) -> str:
         parts += ["## By language", *map(_table, report.languages)]
     if report.parts:
         parts += ["## By part of the examples", *map(_table, report.parts)]
+    parts += vsr_markdown(report.vsr, _grid, _estimate)
     if report.intervals:
         parts += _intervals(report)
     if report.correlations:
@@ -168,6 +170,7 @@ def to_json(report: Report) -> dict[str, Any]:
         "intervals": [{**asdict(one), "place": one.place._asdict()} for one in report.intervals],
         "correlations": [asdict(one) for one in report.correlations],
         "overlaps": [asdict(one) for one in report.overlaps],
+        "vsr": [*map(vsr_json, report.vsr)],
         "warnings": report.warnings,
         "failed": [{"where": where, "why": why} for where, why in report.failed],
     }

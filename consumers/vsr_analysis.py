@@ -29,7 +29,7 @@ FILES = {"raw": "all_vsr_raw_data.jsonl", "validated": "all_vsr_validated_data.j
 def dataset_tables(task: Vsr) -> dict[str, Rows]:
     """{title: rows} of what the files with all captions tell, where they are beside the splits. Raises: DataError."""
     found: dict[str, Rows] = {}
-    sets = {name: _read(task, file) for name, file in FILES.items()}
+    sets = {name: read_captions(task, name) for name in FILES}
     if there := {name: records for name, records in sets.items() if records}:
         found["votes of the validators"] = [{"captions": name, **agreement(r)} for name, r in there.items()]
     if raw := sets["raw"]:
@@ -46,8 +46,9 @@ def dataset_tables(task: Vsr) -> dict[str, Rows]:
     return found
 
 
-def _read(task: Vsr, name: str) -> Records:
-    path = task.folder("data", "data_files") / name
+def read_captions(task: Vsr, name: str) -> Records:
+    """The captions of a file of FILES; none where it is not there. Raises: DataError."""
+    path = task.folder("data", "data_files") / FILES[name]
     return list(read_json_lines(path)) if find_file(path) else []
 
 

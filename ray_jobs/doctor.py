@@ -43,6 +43,7 @@ REQUIREMENTS = {
     "transformers": ("transformers", "consumers"),
     "tokenizers": ("tokenizers", "consumers"),
     "matplotlib": ("matplotlib", "consumers"),
+    "scipy": ("scipy", "consumers"),
     "tensorboard": ("tensorboard", "consumers"),
     "h5py": ("h5py", "all"),
 }
