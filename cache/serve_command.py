@@ -87,12 +87,10 @@ def serve(
         else:
             _print(described)
         ending.asked.wait()
-        print(f"ending: streams that run may go on for {drain_seconds:g} s", file=sys.stderr)
+        print(f"ending: streams that run may go on for {drain_seconds:g} s", file=sys.stderr, flush=True)
         if not server.drain(drain_seconds):
-            print("some streams were broken off", file=sys.stderr)
-            sys.stdout.flush()
-            os._exit(INTERRUPTED)  # their threads would not let the process end
-    raise typer.Exit(INTERRUPTED)
+            print("some streams were broken off", file=sys.stderr, flush=True)
+    os._exit(INTERRUPTED)  # threads of gRPC may not let Python take itself apart
 
 
 def _describe(options: ServeOptions, server: FeatureServer) -> dict[str, Any]:

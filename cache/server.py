@@ -61,16 +61,20 @@ class FeatureServer(flight.FlightServerBase):
     ):
         self.stores, self.gate = stores, Gate(limits or Limits())
         self.asks_for_tokens = tokens is not None
+        self._drained: bool | None = None
         super().__init__(location, middleware={MIDDLEWARE: Calls(tokens, self.gate, ended)}, **options)
 
     def drain(self, seconds: float) -> bool:
-        """Refuse what is new, let what runs end, and shut down; whether all has ended in this time."""
+        """Refuse what is new, let what runs end, and shut down, once; whether all has ended in this time."""
+        if self._drained is not None:
+            return self._drained
         self.gate.close()
         ended = self.gate.wait(seconds)
         shutdown = threading.Thread(target=self.shutdown, daemon=True)  # it waits for every stream, for ever
         shutdown.start()
         shutdown.join(_SHUTDOWN_SECONDS)
-        return ended and not shutdown.is_alive()
+        self._drained = ended and not shutdown.is_alive()
+        return self._drained
 
     # -- records
 

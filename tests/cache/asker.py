@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -112,3 +113,11 @@ def in_a_process(*arguments: Any, **options: Any) -> Iterator[tuple[subprocess.P
             yield process, json.loads(first)
         finally:
             process.kill()
+
+
+def until(reached: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Calls end a moment after their clients have all they asked for."""
+    deadline = time.monotonic() + seconds
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -1,5 +1,7 @@
+import gc
 import os
 import stat
+import weakref
 
 import numpy as np
 import pyarrow.flight as flight
@@ -12,7 +14,7 @@ from cache.index import Index
 from cache.manifest import HEAD_BYTES, Manifest
 from cache.record import decode
 from cache.wire import INVALID_ARGUMENT, NOT_FOUND, TOO_LARGE, Note, encode_request
-from tests.cache.asker import asked
+from tests.cache.asker import asked, until
 
 FAILED = Failure("bad", "empty", "no bytes", "photos/bad.jpg")
 MISSING = Note()
@@ -234,7 +236,8 @@ def test_stats(photos):
 
 def test_shards_that_are_sealed_meanwhile_are_served(photos, make):
     with asked(photos) as asker:
-        assert asker.get(["new"]) == [MISSING]
+        assert asker.get(["new", "a"])[0] == MISSING
+        earlier = weakref.ref(asker.server.stores["photos"].snapshot())
         with StoreWriter(photos, "float32") as writer:
             writer.write([make("new")])
             assert asker.get(["new"]) == [MISSING]  # not sealed yet
@@ -245,6 +248,7 @@ def test_shards_that_are_sealed_meanwhile_are_served(photos, make):
         index = Index.open(photos / "shard-00002.idx")
         place = index.entry(0)
         assert asker.places([[2, place.offset, place.length]]) == asker.get(["new"])
+        until(lambda: gc.collect() >= 0 and earlier() is None)
 
 
 def test_a_store_that_cannot_be_read_any_more_is_served_as_it_was(photos, caplog):

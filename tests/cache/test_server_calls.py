@@ -1,6 +1,5 @@
 import hashlib
 import json
-import time
 
 import pyarrow.flight as flight
 import pytest
@@ -8,7 +7,7 @@ import pytest
 from cache.server_limits import Limits
 from cache.server_stores import ServedStore
 from cache.wire import DRAINING, RESOURCE_EXHAUSTED, encode_request
-from tests.cache.asker import Asker, asked, chunks
+from tests.cache.asker import Asker, asked, chunks, until
 
 ANNA, BERT = "anna-0123456789abcdef", "bert-0123456789abcdef"
 
@@ -196,11 +195,3 @@ def test_a_server_that_ends_lets_streams_finish_and_refuses_new_ones(build):
         assert not asker.server.gate.wait(0.05)
         assert sum(1 for _ in stream) == 159
         assert asker.server.drain(20)
-
-
-def until(reached, seconds=20.0):
-    """Calls end a moment after their clients have all they asked for."""
-    deadline = time.monotonic() + seconds
-    while not reached():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)

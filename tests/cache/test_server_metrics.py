@@ -4,8 +4,7 @@ import pyarrow.flight as flight
 import pytest
 
 from cache import Failure
-from tests.cache.asker import asked
-from tests.cache.test_server_calls import until
+from tests.cache.asker import asked, until
 
 
 def scrape(url):

@@ -17,8 +17,7 @@ import pytest
 from cache import open_store
 from cache.server_limits import Limits
 from cache.wire import encode_request
-from tests.cache.asker import TIMEOUT, Asker, asked, chunks, in_a_process
-from tests.cache.test_server_calls import until
+from tests.cache.asker import TIMEOUT, Asker, asked, chunks, in_a_process, until
 
 KEYS = [f"{i}" for i in range(40)]
 LONG = flight.Ticket(encode_request(store=None, keys=KEYS * 8))  # far more than flow control lets through
