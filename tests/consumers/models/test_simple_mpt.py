@@ -96,6 +96,25 @@ def test_a_vit_is_trained_with_it(tmp_path, save_mt5, save_vit):
         load_patch_mt5(str(tmp_path / "saved"))
 
 
+def test_patches_of_a_store_say_what_the_vit_says_of_the_pixels(tmp_path, save_mt5, save_vit):
+    from extractor import load_extractor
+
+    save_mt5(WORDS, tmp_path / "both" / "mt5")
+    save_vit(tmp_path / "both" / "vision")
+    pixels = load_model("simple-mpt-pixels", tmp_path / "both")
+    stored = load_model("simple-mpt", tmp_path / "both" / "mt5")
+    stored.network.fit(16)
+    stored.network.projection.load_state_dict(pixels.network.projection.state_dict())
+    pictures = [np.random.default_rng(n).integers(0, 256, (12, 12, 3), np.uint8) for n in range(2)]  # no resizing
+    records = load_extractor(f"vit:{tmp_path / 'both' / 'vision'}", device="cpu")(pictures)
+    batches = [model.batch(examples()[:2], seen, 24) for model, seen in ((pixels, pictures), (stored, records))]
+    for one, other in zip(batches[0][2:], batches[1][2:], strict=True):
+        assert torch.equal(one, other)
+    torch.testing.assert_close(stored(*batches[1]), pixels(*batches[0]), rtol=1e-3, atol=1e-3)
+    black = pixels(*pixels.batch(examples()[:2], [np.zeros_like(one) for one in pictures], 24))
+    assert (black - pixels(*batches[0])).abs().max() > 0.01
+
+
 def test_patches_are_read_in_order_and_padding_is_not(mt5):
     torch.manual_seed(0)
     network = load_patch_mt5(str(mt5))
