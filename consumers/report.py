@@ -46,6 +46,7 @@ def make_report(
     against: str | None = None,
     properties: Path | None = None,
     detector_images: Path | None = None,
+    drawn: str = "pictures",
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Report:
     """Read runs and compare them with what was published; without any, the published tables alone.
@@ -55,6 +56,7 @@ def make_report(
         against: the model that the others are compared with, example by example.
         properties: file of properties of languages.
         detector_images: file of the pictures that the detector was trained on.
+        drawn: what intervals are drawn by, see `report_intervals.groups_of`.
 
     Raises: UsageError, InputNotFound, DataError.
     """
@@ -64,7 +66,7 @@ def make_report(
     rows = [(run.model, *score) for run in found.runs for score in run.scores()]
     scores = Scores((model, place, value) for model, place, value, _ in rows)
     sizes = {place: size for _, place, _, size in rows}
-    intervals, not_compared = compare(found.runs, against) if against else ([], [])
+    intervals, not_compared = compare(found.runs, against, drawn) if against else ([], [])
     shared, not_told = overlaps(found.runs, pictures) if pictures else ([], [])
     return Report(
         found.runs, scores, sizes, paper_tables(scores), language_tables(scores), part_tables(scores, sizes),

@@ -13,6 +13,8 @@ from cache.output import say
 from .progress import CountProgress
 
 PLOT_FORMATS = ("png", "svg")
+UNITS = ("pictures", "examples")  # that bootstrap intervals are drawn by
+EVAL_SETS = ("fewshot-test", "full", "all", "labelled")
 
 
 def register(app: typer.Typer) -> None:
@@ -27,8 +29,13 @@ def report(
         help="Results of `evaluate` or folders of predictions; without: what is published.",
     ),
     annotations: Path = typer.Option(None, "--annotations", metavar="DIR", help="What predictions are scored against."),
-    eval_set: str = typer.Option(None, "--eval-set", metavar="fewshot-test|full", help="Of xgqa's predictions."),
+    eval_set: str = typer.Option(
+        None, "--eval-set", metavar="SET", help="Of predictions of xgqa fewshot-test|full, of xvnli all|labelled."
+    ),
     against: str = typer.Option(None, "--against", metavar="MODEL", help="Compare the others with it, by example."),
+    draw: str = typer.Option(
+        "pictures", "--draw", metavar="|".join(UNITS), help="Of the intervals; examples of a picture depend on it."
+    ),
     languages: Path = typer.Option(None, "--languages", metavar="FILE", help="Properties of languages, CSV or JSON."),
     detector_images: Path = typer.Option(
         None,
@@ -47,8 +54,10 @@ def report(
     """
     if plot_format not in PLOT_FORMATS:
         raise UsageError(f"--plot-format {plot_format} is not one of {', '.join(PLOT_FORMATS)}")
-    if eval_set not in (None, "fewshot-test", "full"):
-        raise UsageError(f"--eval-set {eval_set} is not one of fewshot-test, full")
+    if draw not in UNITS:
+        raise UsageError(f"--draw {draw} is not one of {', '.join(UNITS)}")
+    if eval_set not in (None, *EVAL_SETS):
+        raise UsageError(f"--eval-set {eval_set} is not one of {', '.join(EVAL_SETS)}")
     if out is not None:
         import matplotlib  # noqa: F401  before the work: it may not be installed
 
@@ -62,7 +71,7 @@ def report(
     from .report_text import failures, markdown, to_json
 
     with CountProgress("runs", quiet) as progress:
-        found = make_report(runs or (), annotations, eval_set, against, languages, detector_images, progress)
+        found = make_report(runs or (), annotations, eval_set, against, languages, detector_images, draw, progress)
     if out is not None:
         from .report_files import write_report
 

@@ -21,7 +21,6 @@ from .tasks import Example
 
 DRAWS = 10_000
 LEVEL = 95  # percent
-UNITS = ("pictures", "examples")
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ def groups_of(examples: Sequence[Example], drawn: str = "pictures") -> np.ndarra
     if drawn == "examples":
         return np.arange(len(examples))
     if drawn != "pictures":
-        raise UsageError(f"--draw {drawn!r} is not one of {', '.join(UNITS)}")
+        raise UsageError(f"intervals are drawn by pictures or by examples, not by {drawn!r}")
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 

@@ -122,15 +122,16 @@ def _intervals(report: Report) -> list[str]:
     against = report.intervals[0].against
     rows = [
         (*one.place[:4], metric_name(one.place.metric), one.model, _signed(one.difference),
-         f"{_signed(one.low)} to {_signed(one.high)}", one.only, one.other, one.n)
+         f"{_signed(one.low)} to {_signed(one.high)}", one.only, one.other, one.n, one.drawn)
         for one in sorted(report.intervals, key=lambda one: (one.place.task, in_order(one.place)))
     ]  # fmt: skip
     names = "setup task language shots metric model difference".split()
-    names += [f"{LEVEL} %", "only it", "only other", "examples"]
+    names += [f"{LEVEL} %", "only it", "only other", "examples", "drawn"]
     text = (
-        f"Points above {visible(against)}, on the same examples; {DRAWS:,} draws of the examples with replacement. "
+        f"Points above {visible(against)}, on the same examples; {DRAWS:,} draws with replacement of groups of examples that share "
+        "pictures, or of single examples where so asked; `drawn` is how many there are. "
         "`only it` is how many examples this model alone has right, `only other` how many the other alone. Of several "
-        "runs of a model the first is taken. Examples that share a picture are drawn apart, as if they did not."
+        "runs of a model the first is taken."
     )
     return [f"## Differences from {visible(against)}", text, _grid(names, rows)]
 

@@ -143,6 +143,7 @@ def test_what_cannot_be_scored_is_told(capsys, annotations, folder, tmp_path):
         ([folder, "--annotations", annotations, "--against", "m3p"], 2, "'m3p' is not one of uc2, mine"),
         ([folder, "--plot-format", "gif"], 2, "--plot-format gif is not one of png, svg"),
         ([folder, "--eval-set", "half"], 2, "--eval-set half is not one of"),
+        ([folder, "--draw", "captions"], 2, "--draw captions is not one of pictures, examples"),
         ([folder, "--languages", tmp_path / "l.csv"], 66, "l.csv is not there"),
     ):
         found, said = run(capsys, *line)
@@ -194,7 +195,7 @@ def test_examples_that_share_pictures_are_drawn_together():
     assert len({groups[0], groups[1], groups[2]}) == 3 and groups.max() == 2
     assert groups[0] == groups[4] and groups[1] == groups[3] == groups[5]
     assert groups_of(examples, "examples").tolist() == list(range(6))
-    with pytest.raises(UsageError, match="is not one of pictures, examples"):
+    with pytest.raises(UsageError, match="by pictures or by examples"):
         groups_of(examples, "captions")
 
 
