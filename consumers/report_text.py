@@ -128,8 +128,8 @@ def _intervals(report: Report) -> list[str]:
     names = "setup task language shots metric model difference".split()
     names += [f"{LEVEL} %", "only it", "only other", "examples", "drawn"]
     text = (
-        f"Points above {visible(against)}, on the same examples; {DRAWS:,} draws with replacement of groups of examples that share "
-        "pictures, or of single examples where so asked; `drawn` is how many there are. "
+        f"Points above {visible(against)}, on the same examples; {DRAWS:,} draws with replacement of groups of examples"
+        " that share pictures, or of single examples where so asked; `drawn` is how many there are. "
         "`only it` is how many examples this model alone has right, `only other` how many the other alone. Of several "
         "runs of a model the first is taken."
     )
