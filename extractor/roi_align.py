@@ -53,9 +53,7 @@ class RoIAlign:
         """Cells along one axis that each bin reads, i64[n,s,m], and their weights, f32[n,s,m]."""
         low, bin_size = self.low[rows, axis, None, None], self.sides[rows, axis, None, None] / self.size
         fixed = torch.full_like(bin_size, self.sampling_ratio)
-        count = (
-            fixed if self.sampling_ratio else bin_size.ceil().clamp(max=length + 2)
-        )  # a bin may be larger than the map
+        count = fixed if self.sampling_ratio else bin_size.ceil().clamp(max=16 * length)  # boxes may be any
         bins = torch.arange(0, self.size, self.step, device=low.device, dtype=torch.float32)[:, None]
         sample = torch.arange(max(1, int(count.max())) if count.numel() else 1, device=low.device, dtype=torch.float32)
         inside = sample < count
