@@ -38,6 +38,7 @@ _OPTIONS = [  # how soon a server that came back is found
     ("grpc.use_local_subchannel_pool", 1),
 ]
 REQUEST_BYTES = 16 << 20  # of an answer, unless one record is longer; forks wait for it
+_UNTRUSTED = "certificate verify failed", "CERTIFICATE_VERIFY_FAILED", "not in peer certificate"  # gRPC on certificates
 _PLACE_BYTES = 52  # of a place in a request, at most
 
 T = TypeVar("T")
@@ -180,10 +181,17 @@ class ServedFolder(RemoteFolder):
             raise StoreDamaged(self / f"shard-{shard:05d}.lmdb", why)
         if len(value) != length:
             raise self._not_ours(f"{len(value)} bytes came where {length} were asked for")
-        return memoryview(value)
+        return memoryview(value).toreadonly()
 
     def _not_ours(self, why: str) -> StoreDamaged:
         return StoreDamaged(str(self), f"it answers what it should not: {why}", "is it roivault's server?")
+
+    def _clean(self, error: Exception) -> str:
+        text = super()._clean(error)
+        if "Socket closed" not in text:
+            return text
+        wanted = "a certificate of the client" if self._address.tls else "grpc+tls://"
+        return f"{text}; perhaps the server wants {wanted}"
 
     def _call(self, name: str, act: Callable[[Any], T], stop: threading.Event | None) -> T:
         return self._patiently(name, lambda connection, _: connection.call(act), stop)
@@ -222,7 +230,7 @@ class ServedFolder(RemoteFolder):
             raise UsageError(f"{self}: {said}; give {self}/NAME") from None
         if code in (INVALID_ARGUMENT, TOO_LARGE):
             raise DiskError(f"{place}: the server refuses it ({said}): are client and server one version?") from None
-        if "CERTIFICATE_VERIFY_FAILED" in str(error) or "Hostname Verification" in str(error):
+        if any(text in str(error) for text in _UNTRUSTED):
             raise DiskError(
                 f"{self}: the certificate of the server is not trusted ({said}); give tls_ca=, or set ROIVAULT_TLS_CA"
             ) from None

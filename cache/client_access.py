@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from .endpoints import address
 from .errors import InputNotFound, UsageError
+from .server_access import is_loopback
 from .wire import AUTHORIZATION, BEARER, PORT
 
 PLAIN, TLS = "grpc", "grpc+tls"
@@ -61,21 +62,13 @@ class Address:
         if not host or parts.scheme not in (PLAIN, TLS) or parts.query or parts.fragment or parts.username is not None:
             raise wrong
         store = unquote(parts.path.strip("/")).removesuffix(".roi") or None
-        place = f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+        place = f"{parts.scheme}://{address(host, port)}"
         return cls(host, port, parts.scheme == TLS, store, f"{place}/{store}" if store else place)
 
     @property
     def server(self) -> str:
         """As Flight takes it."""
         return self.shown.removesuffix(f"/{self.store}")
-
-    @property
-    def is_here(self) -> bool:
-        """Whether nothing leaves this machine on the way."""
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
 
 
 @dataclass(frozen=True)
@@ -99,16 +92,16 @@ class Access:
             raise UsageError("the token holds what is no printable ASCII")
         return token or None
 
-    def check(self, address: Address) -> None:
+    def check(self, server: Address) -> None:
         """See that no token would be readable on its way. Raises: UsageError."""
-        if self.bearer and not address.tls and not address.is_here:
-            where = "token=" if self.token is not None else _TOKEN
+        if self.bearer and not server.tls and not is_loopback(server.host):
+            whence = "token= gives one" if self.token is not None else f"{_TOKEN} gives one"
             raise UsageError(
-                f"{address.shown}: a token is not sent over a network that can read it; give {TLS}://, or no token "
-                f"({where} gave it)"
+                f"{server.shown}: a token is not sent over a network that can read it, and {whence}; give {TLS}://, or "
+                "no token"
             )
-        if not address.tls and self.tls_ca is not None:
-            raise UsageError(f"{address.shown}: tls_ca is for {TLS}://")
+        if not server.tls and self.tls_ca is not None:
+            raise UsageError(f"{server.shown}: tls_ca is for {TLS}://")
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         """Of every call."""

@@ -1,8 +1,8 @@
 """Connections to feature servers: a process has one for each store object.
 
 gRPC does not survive a fork: not its channels, and nothing that is made anew in the child either, as long as it was in
-use in the parent. So before a process forks, its streams are broken off and its connections closed, until the threads
-of gRPC have ended; both processes connect again when they next ask for something.
+use in the parent. So a fork waits for the calls in progress and closes all connections, until the threads of gRPC have
+ended; both processes connect again when they next ask for something.
 """
 
 from __future__ import annotations
@@ -13,13 +13,18 @@ import time
 import traceback
 import weakref
 from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 from typing import Any, TypeVar
+
+from .errors import InfrastructureLost
 
 _TASKS = Path("/proc/self/task")
 _GRPC = ("grpc_global_tim", "event_engine", "lifeguard", "grpc_shutdown")  # names of its threads
 _ENDING = 1.0  # seconds that these get to end
-_BREAKING_OFF = 70.0  # and calls in progress, which have deadlines of their own
+_DOUBT = 90.0  # and what a process may have inherited gets to answer
+_PATIENCE = 70.0  # and calls in progress, which have deadlines of their own
 
 T = TypeVar("T")
 
@@ -39,12 +44,12 @@ class Connection:
 
     def call(self, act: Callable[[Any], T]) -> T:
         """What `act` makes of the client; it must keep neither that nor a stream of it. Forks wait until it is done."""
-        with _calls.one():
+        with _calls:
             with self._making:
                 if self._client is None:
                     self._client = self._connect()
             try:
-                return act(self._client)
+                return _watched(lambda: act(self._client)) if _calls.doubtful else act(self._client)
             except BaseException as error:
                 traceback.clear_frames(error.__traceback__)  # they would keep the client
                 raise
@@ -59,17 +64,19 @@ class Connection:
 
 
 class _Calls:
-    """Those in progress in this process, which forks must not interrupt."""
+    """Those in progress in this process, which forks must not interrupt.
 
-    def __init__(self) -> None:
+    Args:
+        doubtful: gRPC was in use when this process was forked, by somebody else; it may never answer.
+    """
+
+    def __init__(self, doubtful: bool = False) -> None:
+        self.doubtful = doubtful
+        self.in_use = False  # as far as a child is concerned
         self._changed = threading.Condition()
         self._own = threading.local()
         self._count = 0
         self._forking = False
-        self.streams: set[Any] = set()
-
-    def one(self) -> _Calls:
-        return self
 
     def __enter__(self) -> None:
         with self._changed:
@@ -88,14 +95,13 @@ class _Calls:
         with self._changed:
             self._changed.wait_for(lambda: not self._forking)
             self._forking = True
-            for stream in list(self.streams):
-                stream.cancel()
-            self._changed.wait_for(lambda: self._count <= own, _BREAKING_OFF)
+            self._changed.wait_for(lambda: self._count <= own, _PATIENCE)
         used = [connection for connection in _alive() if connection._client is not None]
         for connection in used:
             connection.close()
         if used:
             _await_end_of_grpc()
+        self.in_use = _grpc_runs()
 
     def after_fork(self) -> None:
         with self._changed:
@@ -103,34 +109,40 @@ class _Calls:
             self._changed.notify_all()
 
 
-def broken_off_by_forks(stream: Any) -> _Stream:
-    """A context in which a fork cancels a stream, rather than wait for its end."""
-    return _Stream(stream)
-
-
-class _Stream:
-    def __init__(self, stream: Any):
-        self._stream = stream
-
-    def __enter__(self) -> None:
-        _calls.streams.add(self._stream)
-
-    def __exit__(self, *_: object) -> None:
-        _calls.streams.discard(self._stream)
-
-
 def _alive() -> list[Connection]:
     return [connection for known in list(_connections) if (connection := known()) is not None]
 
 
+def _watched(act: Callable[[], T]) -> T:
+    """The first call of a process that may have inherited a gRPC without its threads."""
+    outcome: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(act())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        result = outcome.result(_DOUBT)
+    except FutureTimeout:
+        raise InfrastructureLost(
+            "gRPC does not answer in this process: it was forked from one where something else uses gRPC too; start it "
+            'by "spawn" or "forkserver"'
+        ) from None
+    _calls.doubtful = False
+    return result
+
+
 def _await_end_of_grpc() -> None:
     deadline = time.monotonic() + _ENDING  # another library may use it too
-    while time.monotonic() < deadline and any(_name(task) in _GRPC for task in _tasks()):
+    while time.monotonic() < deadline and _grpc_runs():
         time.sleep(0.001)
 
 
-def _tasks() -> list[Path]:
-    return list(_TASKS.iterdir()) if _TASKS.is_dir() else []
+def _grpc_runs() -> bool:
+    return _TASKS.is_dir() and any(_name(task) in _GRPC for task in _TASKS.iterdir())
 
 
 def _name(task: Path) -> str:
@@ -142,7 +154,7 @@ def _name(task: Path) -> str:
 
 def _after_fork_in_child() -> None:
     global _calls
-    _calls = _Calls()
+    _calls = _Calls(doubtful=_calls.in_use)
     for connection in _alive():
         connection.renew()
 

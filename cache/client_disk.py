@@ -26,7 +26,7 @@ from .sizes import parse_bytes
 FOLDER, SIZE = "ROIVAULT_RECORD_CACHE", "ROIVAULT_RECORD_CACHE_SIZE"
 _DEFAULT = "50GB"
 _HEAD = struct.Struct("<Q")  # xxh3-64 of the rest of a file
-_TALLY = struct.Struct("<Q")  # bytes of all files, or more: whoever is about to write adds first
+_TALLY = struct.Struct("<Q")  # bytes of all files, or more, where a process was killed
 _KEPT = 0.9  # of the size, after room was made
 _USED_SECONDS = 60.0  # how exactly it is known when a record was used last
 _ABANDONED_SECONDS = 600.0  # after which nobody is still writing
@@ -75,8 +75,8 @@ class DiskCache:
         room = sum(_HEAD.size + len(value) for value in values.values())
         if not values or room > self.size * _KEPT:
             return
-        with contextlib.suppress(OSError, DiskError):
-            self._reserve(room)
+        with contextlib.suppress(OSError, DiskError), self._alone() as lock:
+            self._reserve(lock, room)
             for name, value in values.items():
                 self._write(self._path(name), value)
 
@@ -84,7 +84,7 @@ class DiskCache:
         self._path(name).unlink(missing_ok=True)
 
     def _path(self, name: str) -> Path:
-        return self.folder / f"{xxhash.xxh3_64_intdigest(name) % 256:02x}" / name
+        return self.folder / f"{xxhash.xxh3_64_intdigest(name.encode()) % 256:02x}" / name
 
     def _write(self, path: Path, value: memoryview) -> None:
         path.parent.mkdir(exist_ok=True)
@@ -98,14 +98,13 @@ class DiskCache:
             os.unlink(temporary)
             raise
 
-    def _reserve(self, room: int) -> None:
+    def _reserve(self, lock: int, room: int) -> None:
         """Add to the tally what is about to be written; where it is too much, count and make room."""
-        with self._alone() as lock:
-            tally = os.pread(lock, _TALLY.size, 0)
-            total = _TALLY.unpack(tally)[0] if len(tally) == _TALLY.size else self.size
-            if total + room > self.size:
-                total = self._make_room(room)
-            os.pwrite(lock, _TALLY.pack(total + room), 0)
+        tally = os.pread(lock, _TALLY.size, 0)
+        total = _TALLY.unpack(tally)[0] if len(tally) == _TALLY.size else self.size
+        if total + room > self.size:
+            total = self._make_room(room)
+        os.pwrite(lock, _TALLY.pack(total + room), 0)
 
     def _make_room(self, room: int) -> int:
         """Remove what was not used for longest; returns the bytes that are left."""
@@ -132,7 +131,7 @@ class DiskCache:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[int]:
-        """The file of the tally, while no other process reads or writes it."""
+        """The file of the tally, while nobody else writes."""
         try:
             with disk_errors(self.folder):
                 self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
