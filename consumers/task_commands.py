@@ -11,7 +11,7 @@ import typer
 from cache import InputNotFound
 from cache.output import say, table
 
-from . import vsr_commands
+from . import caption_commands, vsr_commands
 
 if TYPE_CHECKING:
     from .tasks import Selection, Task
@@ -28,6 +28,7 @@ def register(app: typer.Typer) -> None:
     tasks.command()(check)
     tasks.command()(stats)
     vsr_commands.register(tasks)
+    caption_commands.register(tasks)
     app.add_typer(tasks, name="tasks")
 
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from consumers.runs import EvaluationRun
 
 TABLE = "results.jsonl"
+SCORES = ("accuracy", "ir_r1", "cider")  # what is shown of a run, the first that it has
+MEANS = ("ir_r1", "tr_r1", "cider", "rouge_l")
 SETUPS = ("zero-shot", "translate-test", "few-shot", "max-shot", "translate-train")
 
 
@@ -51,6 +53,9 @@ def evaluate(
     eval_set: str = typer.Option(
         None, "--eval-set", metavar="SET", help="Of xgqa fewshot-test|full, of xvnli all|labelled."
     ),
+    candidates: str = typer.Option(
+        None, "--candidates", metavar="N|full", help="Pictures to rank of xm3600; default full, of encoders 1000."
+    ),
     out: Path = typer.Option(Path("results"), "--out", "-o", help="Folder of the results and predictions."),
     tokenizer: str = typer.Option(None, "--tokenizer", metavar="ID|DIR", help="Default: the encoder's own."),
     legacy: bool = typer.Option(False, "--legacy", help="Reproduce the quirks of the published code."),
@@ -67,7 +72,7 @@ def evaluate(
         given = {"--encoder": encoder, "--checkpoint": checkpoint, "--store": store, "--images": images}
         if clash := [n for n, value in (given | {"--shots": shots, "--shuffled": shuffled}).items() if value]:
             raise UsageError(f"--predictions is scored as it is; {', '.join(clash)} has no place beside it")
-        scores = score_file(task, annotations, language, predictions, setup, eval_set, translate)
+        scores = score_file(task, annotations, language, predictions, setup, eval_set, translate, candidates)
         _print_scores(scores, as_json)
         return
     from consumers.models import MODELS, NOT_RUN
@@ -84,7 +89,7 @@ def evaluate(
     base = EvaluationRun(
         encoder, checkpoint, task, tuple(store), str(annotations), tokenizer=tokenizer, legacy=legacy,
         device=device, precision=precision, images=images and str(images), setup=setup, shots=shots, eval_set=eval_set,
-        train_on=train_on, translate=translate, batch_size=batch_size, shuffled=shuffled,
+        train_on=train_on, translate=translate, candidates=candidates, batch_size=batch_size, shuffled=shuffled,
         weights=checkpoint_identity(checkpoint),
     )  # fmt: skip
     runs = [replace(base, language=one) for one in _languages(base, language)]
@@ -143,14 +148,16 @@ def score_file(
     setup: str,
     eval_set: str | None,
     translate: str | None = None,
+    candidates: str | None = None,
 ) -> dict[str, Any]:
     """The scores of a predictions file. Raises: UsageError, InputNotFound, DataError."""
     from consumers.predictions import score_predictions
     from consumers.runs import EvaluationRun
 
     run = EvaluationRun(
-        "", None, task, (), str(annotations), language, setup=setup, eval_set=eval_set, translate=translate
-    )
+        "", None, task, (), str(annotations), language, setup=setup, eval_set=eval_set, translate=translate,
+        candidates=candidates,
+    )  # fmt: skip
     if language == "all":
         raise UsageError(f"--predictions is of one language; choose one of {', '.join(run.tested.languages)}")
     _languages(run, language)
@@ -170,6 +177,20 @@ def _print_scores(scores: dict[str, Any], as_json: bool) -> None:
             say(f"{fact}{f' {name}' if name else ''}", f"{figures}  of {group['n']:,}")
 
 
+def _means(rows: list[Row]) -> dict[str, dict[str, float]]:
+    """Of tasks whose languages were all asked for, each counting as much as another: {task: {score: mean}}."""
+    found = {}
+    for task in dict.fromkeys(row["run"]["task"] for row in rows):
+        results = [row["result"] for row in rows if row["run"]["task"] == task and row["status"] == "done"]
+        if task.startswith("xm3600") and len(results) > 1:
+            found[f"{task} over {len(results)} languages"] = {
+                name: sum(one[name] for one in results) / len(results)
+                for name in MEANS
+                if all(name in one for one in results)
+            }
+    return found
+
+
 def _print_rows(rows: list[Row], as_json: bool) -> None:
     if as_json:
         print(json.dumps(rows, indent=2))
@@ -177,10 +198,14 @@ def _print_rows(rows: list[Row], as_json: bool) -> None:
     shown = []
     for row in rows:
         run, result = row["run"], row.get("result", {})
-        score = result.get("accuracy", result.get("ir_r1"))
+        score = next((result[name] for name in SCORES if name in result), 0.0)
         text = f"{score:.2f}" if row["status"] == "done" else "failed"
         back = f"{result['tr_r1']:.2f}" if "tr_r1" in result else ""
         setup = f"{run['setup']} {run.get('shots') or ''}".rstrip()
         shown.append((run["encoder"], run["task"], run["language"], setup, text, back, result.get("n", "")))
-    table(("encoder", "task", "language", "set-up", "accuracy or IR@1", "TR@1", "n"), shown)
+    table(("encoder", "task", "language", "set-up", "accuracy, IR@1 or CIDEr", "TR@1", "n"), shown)
+    for note in dict.fromkeys(note for row in rows for note in row.get("result", {}).get("notes", ())):
+        say(note)
+    for task, means in _means(rows).items():
+        say(f"mean of {task}:", ", ".join(f"{name} {value:.2f}" for name, value in means.items()))
     show_failures(rows)

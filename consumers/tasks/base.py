@@ -92,9 +92,9 @@ class Task(ABC):
     Attributes:
         name: what users call it.
         folders: names that the dataset's folder has in `annotations`.
-        head: the head of `consumers.encoders.HEADS` that answers it.
+        head: the head of `consumers.encoders.HEADS` that answers it; "" for a task that is answered by writing texts.
         languages: of its test sets.
-        metric: "accuracy" or "recall".
+        metric: "accuracy" or "recall"; or "cider" of texts.
         max_tokens: length at which texts are cut.
         labels: the classes by index; empty for retrieval.
         eval_sets: parts of the test sets that may be asked for, the published scores' own first.
@@ -166,6 +166,14 @@ class Task(ABC):
     def more_scores(self, examples: Sequence[Example], right: Sequence[bool]) -> dict[str, float]:
         """Scores that only this task has, beside its accuracy, from which examples were answered right."""
         return {}
+
+    def facts_of_scores(self, examples: Sequence[Example]) -> dict[str, str]:
+        """How scores came about, where that is not the same for all examples: they are told beside them."""
+        return {}
+
+    def notes(self) -> list[str]:
+        """What is unusual about its examples, as they were asked for."""
+        return []
 
     def more_stats(self) -> dict[str, list[dict[str, Any]]]:
         """What only this task's files tell beside `tasks stats`: {title: rows of a table}. Raises: DataError."""
