@@ -10,6 +10,7 @@ and Chinese are compared by character, since what cut the published answers into
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -28,10 +29,12 @@ from .vqa import TRANSLATED, training_task
 LANGUAGES = ("en", "fr", "hi", "iw", "ro", "th", "zh")
 ROWS = dict(zip(LANGUAGES, (298, 293, 294, 315, 333, 302, 307), strict=True))  # of the paper, table 1 and section 4.4
 PARQUET_ROWS = dict(zip(LANGUAGES, (257, 264, 260, 280, 284, 268, 277), strict=True))  # without the "yesno" files
-PREFIXES = (  # table 4's, of the English form of a question
-    "is", "what is", "how many", "where", "what kind", "what are", "who", "are", "what color", "a", "what type",
-    "what was", "do", "in", "besides", "does",
-)  # fmt: skip
+PREFIXES = {  # of the English form of a question, with percent of the English questions, both of table 4
+    "is": 22.8, "what is": 15.8, "how many": 15.1, "where": 6.7, "what kind": 6.0, "what are": 3.4, "who": 3.4,
+    "are": 3.4, "what color": 3.4, "a": 3.0, "what type": 2.7, "what was": 1.0, "do": 0.7, "in": 0.7, "besides": 0.3,
+    "does": 0.3,
+}  # fmt: skip
+OTHER = 11.4  # percent of the English questions
 FACTS = ("method", "image_locale")  # of the parquet files
 EXAMPLES = [
     {"image_id": "d89a4889331ce042", "image_url": "https://example.org/d89a4889331ce042.jpg", "qa_pairs": [
@@ -183,6 +186,22 @@ class Maxm(Task):
         """Answers are in the language itself, whatever the questions were translated into."""
         untranslated = Selection(selection.split, selection.language)
         return self.load(untranslated)
+
+    def more_stats(self) -> dict[str, list[dict[str, Any]]]:
+        there = {one.language: self.load(one) for one in self.counts if self.is_there(one)}
+        sets, prefixes = [], []
+        for language, examples in there.items():
+            counts = [len(one.answers) for one in examples]
+            collections = sum(one.facts["is_collection"] == "true" for one in examples)
+            answers = {"answers of a question": round(sum(counts) / len(counts), 1), "most": max(counts)}
+            sets.append({"language": language, "questions": len(examples), "collections": collections, **answers})
+        if english := there.get("en"):
+            found = Counter(one.facts["prefix"] for one in english)
+            prefixes = [
+                {"prefix": name, "percent": round(100 * found[name] / len(english), 1), "published": published}
+                for name, published in {**PREFIXES, "other": OTHER}.items()
+            ]
+        return {"answers by language": sets, "English questions by how they begin": prefixes}
 
     # -- predictions
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,7 @@ class Vqa(Task):
         if vocabulary not in LANGUAGES:
             raise UsageError(f"{self.name} has no answers in {vocabulary!r}; there are {', '.join(LANGUAGES)}")
         self._answers, self._vocabulary = answers, vocabulary
+        self._kept: tuple[str, list[Example]] = ("", [])
 
     @cached_property
     def labels(self) -> list[str]:
@@ -79,7 +80,7 @@ class Vqa(Task):
         yield from self._rows(path, selection, self.classes)
 
     def _rows(self, path: Path, selection: Selection, classes: Mapping[str, int]) -> Iterator[Example]:
-        english = self.english_rows(selection.split)
+        english = self._english(selection.split)
         if selection.language == "en":
             yield from (self._example(row, classes, "en") for row in english)
             return
@@ -111,6 +112,12 @@ class Vqa(Task):
             row.id, row.text if text is None else text, row.images, labels, row.answer, answers=row.answers,
             answered_in=language,
         )  # fmt: skip
+
+    def _english(self, split: str) -> list[Example]:
+        """`english_rows`, kept until another split is asked for, since languages are read one after the other."""
+        if self._kept[0] != split:
+            self._kept = split, list(self.english_rows(split))
+        return self._kept[1]
 
     def english_rows(self, split: str) -> Iterator[Example]:
         """The English questions of a split, without classes."""
@@ -182,8 +189,13 @@ def _annotation(record: Mapping[str, Any]) -> tuple[str, str, tuple[str, ...]]:
 def _vqa2_row(record: Mapping[str, Any], part: str, answers: Mapping[str, tuple[str, tuple[str, ...]]]) -> Example:
     key = str(record["question_id"])
     answer, given = answers[key]
-    images = image_keys({"file_name": f"COCO_{part}_{int(record['image_id']):012d}.jpg"})
+    images = _coco_keys(f"COCO_{part}_{int(record['image_id']):012d}.jpg")
     return Example(key, record["question"], images, answer=answer, answers=given)
+
+
+@lru_cache(maxsize=2**18)  # more than COCO has pictures: their questions share the keys
+def _coco_keys(name: str) -> tuple[tuple[str, ...], ...]:
+    return image_keys({"file_name": name})
 
 
 def _maverics(name: str, images: tuple[str, ...], split: str) -> dict[str, Any]:
@@ -240,7 +252,7 @@ class Vq2aCoco(Vq2a):
         stem = name.removesuffix(".jpg").rpartition("_")[2]
         if not stem.isdigit():
             raise DataError(f"{name!r} is not the number or the file of a picture of COCO")
-        return image_keys({"file_name": name if "_" in name else f"{int(stem):012d}.jpg"})
+        return _coco_keys(name if "_" in name else f"{int(stem):012d}.jpg")
 
 
 class Vq2aCc3m(Vq2a):

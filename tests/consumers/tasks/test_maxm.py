@@ -133,7 +133,14 @@ def test_published_files_have_the_rows_of_the_paper(annotations, capsys):
     assert rows["zh test"]["detail"] == "published are 307 rows" and rows["zh test"]["pictures"] == 2
     assert rows["th test"]["state"] == "absent"
     assert roivault.main(["tasks", "stats", "maxm", str(annotations), "--json"]) == 0
-    sets = {row["set"]: row for row in json.loads(capsys.readouterr().out)["sets"]}
+    found = json.loads(capsys.readouterr().out)
+    sets = {row["set"]: row for row in found["sets"]}
+    assert found["more"]["answers by language"][0] == {
+        "language": "en", "questions": 3, "collections": 1, "answers of a question": 1.7, "most": 2,
+    }  # fmt: skip
+    prefixes = found["more"]["English questions by how they begin"]
+    assert {"prefix": "how many", "percent": 33.3, "published": 15.1} in prefixes
+    assert sum(row["published"] for row in prefixes) == pytest.approx(100, abs=0.3)
     assert sets["en test"]["unlabelled"] == 1 and sets["en train"]["rows"] == 2
 
 
