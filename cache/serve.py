@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .server import FeatureServer
 
 INTERRUPTED = 130  # exit code
+SIGNAL_SECONDS = 1.0  # between looks for signals
 KEEPALIVE_SECONDS = 60  # after so long without a word the other side is asked whether it is there
 DEAD_SECONDS = 300  # and after so long without an answer it is taken for dead
 
@@ -193,6 +194,11 @@ class Ending:
     def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+
+    def wait(self) -> None:
+        """Until `asked`."""
+        while not self.asked.wait(SIGNAL_SECONDS):
+            pass  # a signal that another thread took is seen when this one runs
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.asked.is_set():

@@ -86,7 +86,7 @@ def serve(
             print(json.dumps(described), flush=True)
         else:
             _print(described)
-        ending.asked.wait()
+        ending.wait()
         print(f"ending: streams that run may go on for {drain_seconds:g} s", file=sys.stderr, flush=True)
         if not server.drain(drain_seconds):
             print("some streams were broken off", file=sys.stderr, flush=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from . import wire
 from .errors import require_whole
 
+_LOOK_SECONDS = 1.0
 _CLIENTS = 10_000  # whose pace is remembered; more than these begin anew
 
 
@@ -108,5 +109,11 @@ class Gate:
 
     def wait(self, seconds: float) -> bool:
         """Until no call has anything to do; whether that came to be in this time."""
+        end = time.monotonic() + seconds
         with self._changed:
-            return self._changed.wait_for(lambda: not any(self._busy.values()), seconds)
+            while any(self._busy.values()):
+                left = end - time.monotonic()
+                if left <= 0:
+                    return False
+                self._changed.wait(min(left, _LOOK_SECONDS))  # and runs handlers of signals
+            return True
