@@ -174,5 +174,6 @@ def _set_row(row: dict[str, Any]) -> tuple:
     else:
         beside = f" ({row['published_one_caption']} published)" if "published_one_caption" in row else ""
         labels = f"{row['one_caption']:.1f} % have one caption{beside}"
-    counts = f"{published['rows']:,}, {published['pictures']:,}" if published else ""
+    known = [published["rows"], published["pictures"]] if published else []
+    counts = ", ".join(f"{count:,}" for count in known if count is not None)
     return row["set"], row["rows"], row["pictures"], counts, *lengths, labels, row.get("pictures_in_test", "")

@@ -201,7 +201,8 @@ class Maxm(Task):
                 {"prefix": name, "percent": round(100 * found[name] / len(english), 1), "published": published}
                 for name, published in {**PREFIXES, "other": OTHER}.items()
             ]
-        return {"answers by language": sets, "English questions by how they begin": prefixes}
+        found = {"answers by language": sets, "English questions by how they begin": prefixes}
+        return {title: rows for title, rows in found.items() if rows}
 
     # -- predictions
 

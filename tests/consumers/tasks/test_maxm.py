@@ -125,6 +125,15 @@ def test_parquet_files_hold_the_same_questions(tmp_path, annotations, layout):
         task.load(FRENCH)
 
 
+def test_its_figures_are_shown_with_and_without_english(annotations, capsys):
+    assert roivault.main(["tasks", "stats", "maxm", str(annotations)]) == 0
+    assert "how many" in capsys.readouterr().out
+    (annotations / "maxm_v1_release/maxm_v1_en.json").unlink()
+    assert roivault.main(["tasks", "stats", "maxm", str(annotations)]) == 0
+    said = capsys.readouterr().out
+    assert "how many" not in said and "answers by language" in said
+
+
 def test_published_files_have_the_rows_of_the_paper(annotations, capsys):
     task = load_task("maxm", annotations)
     assert sum(task.counts[Selection("test", language)].rows for language in LANGUAGES) == 2142
