@@ -17,20 +17,21 @@ import numpy as np
 import torch
 import xxhash
 
-from cache import DataError, InputNotFound, UsageError, WeightsError, open_store
+from cache import InputNotFound, UsageError, WeightsError, open_store
 
 from .data import TaskData
 from .encoders import Encoder, list_encoders, load_encoder, load_tokenizer
-from .evaluation import predict_answers, score_captions
+from .evaluation import predict_answers, score_captions, score_embeddings
 from .models import MODELS, NOT_RUN, list_models, load_model, model_class
 from .models.base import Model
 from .models.data import ModelData, StoredPictures
 from .models.images import FolderOfImages
 from .negatives import HardNegatives
 from .objectives import objective_of
+from .oddities import oddities, without_class
 from .predictions import score_predictions
 from .recipes import Recipe, published_recipe
-from .tasks import Example, Selection, Task, load_task
+from .tasks import Selection, Task, load_task
 from .tasks.files import find_file
 from .training import BEST, Progress, Trainer, weights_of
 
@@ -41,6 +42,8 @@ PRECISIONS = ("auto", "float32", "bfloat16")
 OTHER_PICTURES = 1000  # wrong options of a training set with one picture
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 TASK_OPTIONS = {"eval_set": ("xgqa", "xvnli"), "train_on": ("maxm", "xgqa"), "translate": ("maxm",)}  # whose they are
+TASK_OPTIONS |= {"candidates": ("xm3600",)}
+CANDIDATES = "1000"  # pictures that an encoder, which looks at each pair, ranks of a task that has so many more
 TARGET_DEV = ("xgqa",)  # tasks whose few-shot runs were validated in the language itself
 
 Report = Callable[[int, int], None]
@@ -131,6 +134,9 @@ class Setting:
             reads = known.reads
             if task.name not in known.tasks:
                 raise UsageError(f"{self.encoder} does not answer {task.name}, but {', '.join(known.tasks)}")
+        elif not task.head:
+            able = [name for name in list_models() if task.name in model_class(name).tasks]
+            raise UsageError(f"{task.name} is answered by models that write, such as {', '.join(able)}")
         elif self.encoder not in list_encoders():
             raise UsageError(
                 f"unknown encoder {self.encoder!r}; choose from {', '.join(list_encoders())}, or from the models "
@@ -186,6 +192,7 @@ class EvaluationRun(Setting):
         batch_size: examples at a time; matters to the results of VL-BERT under `legacy` only.
         shuffled: give each picture the regions of another one; what is right then does not come from the pictures.
         translate: for tasks that are translated here, what `Translator` takes.
+        candidates: pictures to rank of XM3600, a number or "full"; None for all, of encoders CANDIDATES.
         weights: size and time of the checkpoint, see `checkpoint_identity`: another one under its name is another run.
     """
 
@@ -195,6 +202,7 @@ class EvaluationRun(Setting):
     batch_size: int = 64
     shuffled: bool = False
     translate: str | None = None
+    candidates: str | None = None
     weights: tuple[int, int] | None = None
 
     @property
@@ -210,7 +218,9 @@ class EvaluationRun(Setting):
     @property
     def tested(self) -> Task:
         """The task with the evaluation set that was asked for. Raises: UsageError."""
-        return self.load_task(eval_set=self.eval_set, translate=self.translate)
+        pairs = self.encoder in list_encoders() and self.task in TASK_OPTIONS["candidates"]
+        candidates = self.candidates or (CANDIDATES if pairs else None)
+        return self.load_task(eval_set=self.eval_set, translate=self.translate, candidates=candidates)
 
     @property
     def selection(self) -> Selection:
@@ -243,13 +253,14 @@ def evaluate(run: EvaluationRun, folder: str | Path, progress: Report | None = N
     writes = isinstance(encoder, Model) and encoder.writes
     recipe = encoder.recipe if isinstance(encoder, Model) else None
     data = run.data(encoder, task, [run.selection], recipe.max_tokens if recipe else task.max_tokens, run.shuffled)
-    classes = [] if writes or run.selection.translated else _without_class(task, data.examples)
-    notes = [*data.notes, *classes]
+    classes = [] if writes or run.selection.translated else without_class(task, data.examples)
+    notes = [*task.notes(), *data.notes, *classes]
     folder.mkdir(parents=True, exist_ok=True)
     result = folder / f"{run.file_name}_result.json"
     if task.metric == "recall":
         matrix = folder / f"{run.file_name}_scores.npy"
-        scores = score_captions(encoder, data, matrix, task.head, run.on, run.bfloat16, progress)
+        score = score_embeddings if isinstance(encoder, Model) else score_captions
+        scores = score(encoder, data, matrix, task.head, run.on, run.bfloat16, progress)
         best = np.argsort(-scores, axis=1, kind="stable")[:, :20].tolist()
         write_json(result, best)
         scored = score_predictions(task, matrix, run.selection)
@@ -259,15 +270,6 @@ def evaluate(run: EvaluationRun, folder: str | Path, progress: Report | None = N
         write_json(result, [{**answer, "prediction": one} for answer, one in zip(answers, said, strict=True)])
         scored = score_predictions(task, result, run.selection)
     return {**scored, "predictions": result.name, "notes": notes, "key_forms": data.forms}
-
-
-def _without_class(task: Task, examples: Sequence[Example]) -> list[str]:
-    """How many examples have a right answer that is none of the classes, so that no class is right."""
-    lost = sum(not example.labels for example in examples if example.answers)
-    total = len(examples)
-    return (
-        [f"{lost:,} of {total:,} have no answer among the {len(task.labels):,} classes: counted wrong"] if lost else []
-    )
 
 
 def checkpoint_identity(checkpoint: str | None) -> tuple[int, int] | None:
@@ -355,7 +357,7 @@ def finetune(
     data = run.data(encoder, task, run.train_selections, recipe.max_tokens)
     dev = run.data(encoder, task, run.dev_selections, recipe.max_tokens, most=recipe.dev_items)
     drawn = [str(encoder.report)] if encoder.report and encoder.report.fresh else []
-    notes = [*data.notes, *_oddities(task, data, isinstance(encoder, Model) and encoder.writes), *drawn]
+    notes = [*data.notes, *oddities(task, data, isinstance(encoder, Model) and encoder.writes), *drawn]
     if isinstance(encoder, Model):
         objective = encoder.objective(task)
     else:
@@ -372,19 +374,6 @@ def finetune(
         "best_update": progress.best_update, "weights": str(weights_of(encoder, Path(folder) / BEST)), "notes": notes,
         "key_forms": data.forms,
     }  # fmt: skip
-
-
-def _oddities(task: Task, data: TaskData | ModelData, writes: bool) -> list[str]:
-    """What is unusual about examples to train on. Raises: DataError: none has a label, or an answer to write."""
-    blank = sum(not example.text.strip() for example in data.examples)
-    notes = [f"{blank:,} of {len(data):,} texts to train on are blank"] if blank else []
-    lacking = [not (one.answer if writes else one.labels) for one in data.examples if task.metric == "accuracy"]
-    unlabelled = sum(lacking)
-    if unlabelled == len(data):
-        raise DataError(f"none of the {unlabelled:,} rows to train on has a label that {task.name} knows")
-    if unlabelled:
-        notes.append(f"{unlabelled:,} of {len(data):,} rows to train on have no label, or none that {task.name} knows")
-    return notes
 
 
 def write_json(path: Path, value: Any) -> None:
