@@ -162,9 +162,11 @@ class RegionLoader(DataLoader):
         if not len(target):
             raise DataError("there are no images to load: the list of keys is empty, or no key has a record")
         self.regions = target
+        waits = target.store.is_remote and not num_workers  # for each batch; workers are ahead anyhow
+        read_ahead = target.prefetch if waits or window is not None else None
         sampler = RegionSampler(
             len(target), batch_size, shuffle=shuffle, seed=seed, window=window, drop_last=drop_last, rank=rank,
-            world_size=world_size, even_ranks=even_ranks, read_ahead=target.prefetch,
+            world_size=world_size, even_ranks=even_ranks, read_ahead=read_ahead,
             disk_order=target.disk_order() if window is not None else None,
         )  # fmt: skip
         pinned = pin_memory and not num_workers and torch.cuda.is_available()

@@ -57,6 +57,8 @@ class RemoteShard:
 
     def answering(self) -> RemoteShard:
         """Where to ask: here, unless that failed a moment ago and a replica did not."""
+        if not self.away_until:
+            return self
         now = time.monotonic()
         return next((shard for shard in (self, *self.replicas) if shard.away_until <= now), self)
 

@@ -25,7 +25,8 @@ class RegionSampler(Sampler[list[int]]):
         window: for stores that are larger than memory: shuffle only among so many images at a time. A window is made
             of RUNS random stretches of the disk, so that it can be read in the order of the disk ahead of its use.
         disk_order: i64[count], the indices in the order of the disk; needed with `window`.
-        read_ahead: with `window`, called with the indices that will be needed one window later, in disk order.
+        read_ahead: with `window`, called with the indices that will be needed one window later, in disk order; else
+            with those of the next batch.
         drop_last: leave out what does not fill a batch on every rank.
         rank, world_size: this process, and the number of processes that share the images.
         even_ranks: every rank gets equally many images, as distributed training needs: some images are repeated, or
@@ -85,13 +86,13 @@ class RegionSampler(Sampler[list[int]]):
         coarse = self._coarse_order(epoch)
         coarse = np.resize(coarse, self._share() * self.world_size) if self.even_ranks else coarse
         coarse = coarse[self.rank :: self.world_size]
-        order, ahead = coarse, None
+        order, ahead, size = coarse, None, self.batch_size
         if self.window is not None:
             size = self.window // self.world_size
             order = self._shuffle_windows(coarse, size, epoch)
-            if self._read_ahead is not None:
-                self._read_ahead(coarse[:size].tolist())
-                ahead = coarse[size:]
+        if self._read_ahead is not None:
+            self._read_ahead(coarse[:size].tolist())
+            ahead = coarse[size:]
         for batch in range(len(self)):
             chosen = slice(batch * self.batch_size, (batch + 1) * self.batch_size)
             if ahead is not None and len(ahead[chosen]):

@@ -130,9 +130,14 @@ class RegionStore:
             values = (snapshot.value(state) for _, snapshot, state in hits)
         return [self._decode(*hit, value) for hit, value in zip(hits, values, strict=True)]
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether a published or a served store is among them."""
+        return any(isinstance(path, RemoteFolder) for path in self.paths)
+
     def reads_mapped(self, read: str) -> bool:
         """Whether `get_many(read=read)` gives views of mapped files; never where a published store is among them."""
-        if any(isinstance(path, RemoteFolder) for path in self.paths):
+        if self.is_remote:
             return False
         if read == "auto" and self._in_memory is None:
             available = available_memory()

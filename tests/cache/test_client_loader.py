@@ -67,3 +67,16 @@ def test_a_list_of_images(places):
     dataset = RegionDataset(url, KEYS[:3])
     assert [regions.key for regions in dataset.__getitems__([2, 0])] == [KEYS[2], KEYS[0]]
     assert list(dataset.disk_order()) == [0, 1, 2] and len(RegionDataset(url)) == len(KEYS)
+
+
+def test_the_next_batch_is_asked_for_ahead(places, monkeypatch):
+    path, url = places
+    loader = RegionLoader(url, KEYS, 4)
+    asked = []
+    monkeypatch.setattr(loader.regions.store, "prefetch", asked.append)
+    batches = iter(loader)
+    assert next(batches).keys == KEYS[:4] and asked == [KEYS[:4], KEYS[4:8]]
+    assert len(list(batches)) == 3 and sum(asked, []) == KEYS
+    local = RegionLoader(path, KEYS, 4)
+    monkeypatch.setattr(local.regions.store, "prefetch", lambda keys: 1 / 0)
+    assert len(list(local)) == 4
