@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
@@ -15,11 +16,12 @@ from typing import Any, TypeVar
 
 from .client_access import Access, Address
 from .client_connection import Connection
-from .errors import DiskError, RoivaultError, StoreDamaged, StoreNotFound, UsageError
+from .errors import DiskError, RoivaultError, StoreDamaged, StoreNotFound, StoreUnreachable, UsageError
 from .manifest import FILE as MANIFEST
 from .remote import RemoteFolder
 from .wire import (
     DATA_LOSS,
+    DRAINING,
     FILE_CHUNK,
     INVALID_ARGUMENT,
     MAX_KEYS,
@@ -222,6 +224,8 @@ class ServedFolder(RemoteFolder):
             ) from None
         if isinstance(error, flight.FlightUnauthorizedError):
             raise DiskError(f"{self}: the token is not for this store ({said}); {self._offer()} for it") from None
+        if code == DRAINING and self.patience < math.inf:
+            raise StoreUnreachable(f"{self}: the server is ending ({said})") from None
         if code == NOT_FOUND:
             raise FileNotFoundError(errno.ENOENT, "there is no such file", place) from None
         if code == DATA_LOSS:

@@ -408,3 +408,11 @@ def test_without_pyarrow(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow.flight", None)
     with pytest.raises(UsageError, match=r"pip install 'roivault\[server\]'"):
         open_store("grpc://127.0.0.1:9")
+
+
+def test_a_server_that_is_ending_is_left_at_once_for_another():
+    folder, error = ServedFolder("grpc://127.0.0.1:9"), flight.FlightUnavailableError("no more", b"DRAINING")
+    assert folder._refuse_lasting("x", error) is None, "it may start again"
+    folder.patience = 5.0
+    with pytest.raises(StoreUnreachable, match="grpc://127.0.0.1:9: the server is ending"):
+        folder._refuse_lasting("x", error)
