@@ -96,6 +96,7 @@ def score_answers(task: Task, examples: Sequence[Example], rows: Sequence[Any]) 
     each = task.each_scores(examples, said)
     more = {name: float(values.mean()) if len(values) else 0.0 for name, values in each.items()}
     result = {"accuracy": percent(sum(right), len(examples)), "n": len(examples), **more}
+    result |= task.facts_of_scores(examples)
     return result | task.more_scores(examples, right) | {"subsets": subset_scores(examples, right, each)}
 
 

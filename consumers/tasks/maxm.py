@@ -21,7 +21,7 @@ import numpy as np
 from cache import DataError, InputNotFound, UsageError
 
 from ..caption_metrics import cider, exact_match, rouge_l
-from ..caption_tokens import tokens
+from ..caption_tokens import tokens, unit_of
 from .base import Count, Example, Selection, Task, example, image_keys
 from .files import find_file, read_json, read_parquet
 from .vqa import TRANSLATED, training_task
@@ -218,6 +218,9 @@ class Maxm(Task):
             "cider": 100 * cider(cut, right),
             "rouge_l": 100 * rouge_l(cut, right),
         }
+
+    def facts_of_scores(self, examples: Sequence[Example]) -> dict[str, str]:
+        return {"unit": unit_of(examples[0].answered_in)} if examples else {}
 
     def said_in_the_end(self, said: Sequence[str], selection: Selection) -> list[str]:
         return self.translator(said, "en", selection.language) if selection.translated else list(said)

@@ -56,7 +56,8 @@ def test_predictions_are_scored_as_they_are_and_processed(annotations, tmp_path)
     task = load_task("maxm", annotations)
     scores = score_examples(task, task.gold(ENGLISH), said(tmp_path, " yes ", "plates.", "three"))
     assert scores["accuracy"] == pytest.approx(100 / 3) and scores["accuracy_processed"] == pytest.approx(200 / 3)
-    assert scores["rouge_l"] == pytest.approx(200 / 3) and scores["n"] == 3
+    assert scores["rouge_l"] == pytest.approx(200 / 3) and scores["n"] == 3 and scores["unit"] == "words"
+    assert task.facts_of_scores(task.gold(Selection("test", "zh"))) == {"unit": "characters"}
     longer = math.exp(-((2 - 0) ** 2) / 72) / math.sqrt(3)  # "plates" of the reference "a cup plates"
     assert scores["cider"] == pytest.approx(100 * (2.5 + 2.5 * (longer + 1) / 2 + 0) / 3)
     assert scores["subsets"]["is_collection"]["true"]["accuracy_processed"] == 100
