@@ -171,7 +171,7 @@ def score_recall(task: Task, examples: Sequence[Example], found: Sequence[Any] |
     """Recall at 1, 5 and 10 of pictures by captions (ir) and, from a matrix, of captions by pictures (tr)."""
     images = _images(examples)
     by_caption, by_image = _places(images, found)
-    result = {"n": len(examples), "images": len(set(images.tolist()))}
+    result = {"n": len(examples), "images": len(set(images.tolist())), **task.facts_of_scores(examples)}
     scores = recalls(by_caption, "ir")
     if by_image is not None:
         scores |= recalls(by_image, "tr")

@@ -172,7 +172,7 @@ def _of_table(path: Path, failed: list[tuple[str, str]]) -> list[Run]:
             predictions = path.parent / result["predictions"] if result.get("predictions") else None
             runs.append(
                 Run(
-                    origin, _model(facts), facts["task"], facts["language"],
+                    origin, _model(facts, result), facts["task"], facts["language"],
                     "few-shot" if facts["setup"] == "max-shot" else facts["setup"], _shots(facts),
                     facts.get("eval_set"), facts["annotations"], tuple(facts["stores"]), predictions, result,
                 )
@@ -193,9 +193,11 @@ def _latest(rows: Iterable[Row]) -> list[Row]:
     return list(kept.values())
 
 
-def _model(facts: Mapping[str, Any]) -> str:
-    """The encoder, told apart from what is not a run of the same."""
-    return " ".join([str(facts["encoder"]), *(f"({name})" for name in VARIANTS if facts.get(name))])
+def _model(facts: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+    """The encoder, told apart from what is not a run of the same, or ranked fewer pictures."""
+    variants = [name for name in VARIANTS if facts.get(name)]
+    variants += [f"{result['candidates']} candidates"] if "candidates" in result else []
+    return " ".join([str(facts["encoder"]), *(f"({name})" for name in variants)])
 
 
 def _shots(facts: Mapping[str, Any]) -> str:

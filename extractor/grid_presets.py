@@ -102,6 +102,10 @@ TRANSFORMERS = (
         "ViT-L/16, the size of MaXM's Simple MPT", **_LARGE, embedding=1024,
     ),
     _published("siglip-b16", "siglip", "google/siglip-base-patch16-224", "SigLIP ViT-B/16"),
+    _published(
+        "siglip-b16-multilingual", "siglip", "google/siglip-base-patch16-256-multilingual",
+        "SigLIP ViT-B/16 beside texts of a hundred languages", image=256,
+    ),
 )  # fmt: skip
 
 

@@ -106,6 +106,9 @@ class Xm3600(Task):
         images = image_keys({"image/key": key})
         return [Example(f"{key}#{n}", text, images, answered_in=language) for n, text in enumerate(captions)]
 
+    def facts_of_scores(self, examples: Sequence[Example]) -> dict[str, str]:
+        return {} if self.candidates is None else {"candidates": str(self.candidates)}
+
     def notes(self) -> list[str]:
         if self.candidates is None:
             return []

@@ -324,6 +324,7 @@ def test_the_published_models_have_the_sizes_that_their_names_say():
         "vit-l16": (196, 1024, 1024),
         "vit-l16-in21k": (196, 1024, 1024),
         "siglip-b16": (196, 768, 768),
+        "siglip-b16-multilingual": (256, 768, 768),
     }
 
 

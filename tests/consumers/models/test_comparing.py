@@ -8,6 +8,7 @@ import torch
 
 import roivault
 from cache import Regions, StoreWriter, open_store
+from consumers.report_runs import read_runs
 from consumers.tasks import Selection, load_task
 
 from ...conftest import write_examples
@@ -69,12 +70,14 @@ def test_embeddings_of_a_file_find_pictures_and_captions(evaluate, texts):
         assert (result["ir_r1"], result["tr_r1"]) == (found, 100.0)  # any caption of a picture counts
 
 
-def test_fewer_candidates_are_asked_for_and_told(evaluate, texts):
+def test_fewer_candidates_are_asked_for_and_told(evaluate, texts, tmp_path):
     (row,) = evaluate("embeddings", "--checkpoint", texts, "--candidates", 2)
-    assert (row["result"]["images"], row["result"]["n"]) == (2, 2)
+    assert (row["result"]["images"], row["result"]["n"], row["result"]["candidates"]) == (2, 2, "2")
     assert "2 pictures at most" in row["result"]["notes"][0]
     (whole,) = evaluate("embeddings", "--checkpoint", texts, "--candidates", "full")
     assert whole["result"]["images"] == 3 and not whole["result"]["notes"]
+    models = {run.model for run in read_runs([str(tmp_path / "out")]).runs}
+    assert models == {"embeddings", "embeddings (2 candidates)"}, "a report keeps them apart"
     assert "--candidates" in evaluate("embeddings", "--checkpoint", texts, "--candidates", "few", code=2)
 
 
