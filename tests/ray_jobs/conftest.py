@@ -152,6 +152,17 @@ def weights(tmp_path):
     return path
 
 
+@pytest.fixture
+def one_thread():
+    """Torch on one thread: small models are slower on more."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 class Job:
     """Runs the fake extraction in this process, and remembers the keys that its model saw."""
 

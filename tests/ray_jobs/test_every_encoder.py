@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 import roivault
 from cache import Regions, StoreWriter
@@ -19,12 +18,7 @@ QUICK = ("xuniter", "m3p", "lxmert")
 WIDTH = 16  # of features
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def small(config):

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import torch
 
 import roivault
 from consumers.models import model_class
@@ -16,12 +15,7 @@ from tests.consumers.models.small_vsr import save_model, write_source
 TRAINED = ("visualbert-vsr", "lxmert-vsr", "vilt")
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture
