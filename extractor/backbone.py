@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .configs import C4Config
+from .fused import conv_relu
 
 MIN_SIDE = 3  # pixels; the unpadded max-pool needs that much to put out one cell
 
@@ -75,9 +76,7 @@ class Bottleneck(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         residual = x if self.shortcut is None else self.shortcut(x)
-        x = F.relu(self.conv1(x), inplace=True)
-        x = F.relu(self.conv2(x), inplace=True)
-        return F.relu(self.conv3(x).add_(residual), inplace=True)
+        return conv_relu(self.conv3, conv_relu(self.conv2, conv_relu(self.conv1, x)), residual)
 
 
 def make_stage(
@@ -102,7 +101,7 @@ class Stem(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         padding = 0 if self.caffe_pool else 1
-        return F.max_pool2d(F.relu(self.conv1(x), inplace=True), 3, 2, padding, ceil_mode=self.caffe_pool)
+        return F.max_pool2d(conv_relu(self.conv1, x), 3, 2, padding, ceil_mode=self.caffe_pool)
 
 
 class Backbone(nn.Module):
