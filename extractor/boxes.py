@@ -39,8 +39,8 @@ def decode_deltas(boxes: Tensor, deltas: Tensor, weights=(1.0, 1.0, 1.0, 1.0)) -
     """Boxes [n,4] after moving `boxes` [n,4] by `deltas` [n,4]; not clipped."""
     wx, wy, ww, wh = weights
     width, height = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
-    centre_x = deltas[:, 0] / wx * width + boxes[:, 0] + 0.5 * width
-    centre_y = deltas[:, 1] / wy * height + boxes[:, 1] + 0.5 * height
+    centre_x = deltas[:, 0] / wx * width + (boxes[:, 0] + 0.5 * width)  # in the order of the published systems
+    centre_y = deltas[:, 1] / wy * height + (boxes[:, 1] + 0.5 * height)
     half_width = 0.5 * torch.exp((deltas[:, 2] / ww).clamp(max=MAX_LOG_SCALE)) * width
     half_height = 0.5 * torch.exp((deltas[:, 3] / wh).clamp(max=MAX_LOG_SCALE)) * height
     return torch.stack(

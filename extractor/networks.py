@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from .detections import Detections
 from .devices import DTYPES
 from .weights import load_weights
+from .wide import use_wide
 from .winograd import use_winograd
 
 
@@ -24,6 +25,7 @@ class Network(Protocol):
     Attributes:
         reduced: names of the submodules that run in a lower precision when one is asked for. They take inputs of the
             dtype of their weights; everything else stays float32.
+        widened: optional, names of 1x1 convolutions with merged norms that sum in float64 where the rest is float32.
         unused_tensors: optional, a regular expression for tensors of a checkpoint that are not needed.
         default_tensors: optional, a method that gives tensors by name which a checkpoint may lack.
         complete: optional, a method that takes the `Detections` that were kept and adds what depends on it.
@@ -83,4 +85,6 @@ def make_fast(network: nn.Module, device: torch.device, precision: str) -> nn.Mo
         network.get_submodule(name).to(DTYPES[precision])
     if device.type == "cpu":
         use_winograd(network)
+        if precision == "float32":
+            use_wide(network, getattr(network, "widened", ()))
     return network.to(device, memory_format=torch.channels_last)
