@@ -6,7 +6,8 @@
 Without --peer, the published way is rebuilt from the same modules: norms apart from their convolutions, maps plane by
 plane, all RoIs in one pass, boxes of every class decoded, one suppression per class. Weights are random, of the right
 size: times do not depend on them, apart from the number of RoIs. Rounds alternate between the ways, so that both meet
-the same weather; the table shows the median CPU seconds (all threads) and wall seconds of each stage.
+the same weather; the table shows the median CPU seconds (all threads) and wall seconds of each stage. Below it stands
+the roofline: the multiplications that our way needs, and how long a plain product of large matrices takes for so many.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
 from torchvision.ops import nms
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parent)]
@@ -53,6 +55,39 @@ class Clock:
         yield
         self.cpu[name].append(time.process_time() - cpu)
         self.wall[name].append(time.perf_counter() - wall)
+
+
+class Work(Clock):
+    """Multiplications per stage instead of seconds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.done: dict[str, int] = {}
+        fused = torch.ops.mkldnn._convolution_pointwise, torch.ops.mkldnn._convolution_pointwise_.binary
+        self._counter = FlopCounterMode(
+            display=False,
+            custom_mapping={
+                fused[0]: lambda x, w, *args, out_shape, **kwargs: conv_flop_count(x, w, out_shape),
+                fused[1]: lambda y, x, w, *args, out_shape, **kwargs: conv_flop_count(x, w, out_shape),
+            },
+        )
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        with self._counter:
+            yield
+        self.done[name] = self._counter.get_total_flops() // 2
+
+
+def multiplications_per_second(precision: str, side: int = 2048) -> float:
+    """Of a product of square matrices, per CPU second."""
+    a, b = (torch.rand(side, side).to(DTYPES[precision]) for _ in range(2))
+    seconds = []
+    for _ in range(4):
+        start = time.process_time()
+        torch.mm(a, b)
+        seconds.append(time.process_time() - start)
+    return side**3 / min(seconds)
 
 
 def random_network(architecture, seed: int = 0) -> nn.Module:
@@ -168,8 +203,10 @@ WAYS: dict[str, tuple[Callable, Callable]] = {
 }
 
 
-def compare(model: str, rgb: np.ndarray, precision: str, rounds: int, peer: str | None) -> tuple[Clock, Clock, int]:
-    """Clocks of this extractor and of the published way, and the number of RoIs."""
+def compare(
+    model: str, rgb: np.ndarray, precision: str, rounds: int, peer: str | None
+) -> tuple[Clock, Clock, int, Work]:
+    """Clocks of this extractor and of the published way, the number of RoIs, and the work of this extractor."""
     preset = get_preset(model)
     ours, rebuilt = WAYS[preset.architecture.network]
     plain = random_network(preset.architecture)
@@ -184,7 +221,8 @@ def compare(model: str, rgb: np.ndarray, precision: str, rounds: int, peer: str 
             mine, other = clocks if i else (Clock(), Clock())  # the first round warms up
             count = ours(fast, preset, rgb, mine)
             published(rgb, other)
-    return *clocks, count
+        ours(fast, preset, rgb, work := Work())
+    return *clocks, count, work
 
 
 def table(ours: Clock, published: Clock) -> None:
@@ -195,6 +233,17 @@ def table(ours: Clock, published: Clock) -> None:
         totals += columns
         _line(name, *columns)
     _line("total", *totals)
+
+
+def roofline(ours: Clock, work: Work, precision: str) -> None:
+    """How much of each stage's time its multiplications would take at the rate of large matrices."""
+    with exact_numerics():
+        rate = multiplications_per_second(precision)
+    print(f"a product of large matrices does {rate / 1e9:.0f} billion multiplications per CPU second; ours takes")
+    for name, count in work.done.items():
+        if count:
+            spent = statistics.median(ours.cpu[name])
+            print(f"{name:<12}{count / 1e9:>9.1f} billion: at least {count / rate:.3f} of its {spent:.3f} CPU s")
 
 
 def _line(name: str, cpu: float, cpu_published: float, wall: float, wall_published: float) -> None:
@@ -219,10 +268,11 @@ def main() -> None:
     else:
         blocks = np.random.default_rng(0).integers(0, 256, (48, 64, 3), dtype=np.uint8)
         rgb = np.kron(blocks, np.ones((10, 10, 1), np.uint8))
-    ours, published, rois = compare(options.model, rgb, options.precision, options.rounds, options.peer)
+    ours, published, rois, work = compare(options.model, rgb, options.precision, options.rounds, options.peer)
     print(f"{options.model}, {rgb.shape[1]}x{rgb.shape[0]} pixels, {rois} RoIs, {options.threads} threads, ", end="")
     print(f"{options.precision} beside float32, median of {options.rounds}")
     table(ours, published)
+    roofline(ours, work, options.precision)
 
 
 if __name__ == "__main__":
