@@ -25,6 +25,7 @@ from .wire import (
     FILE_CHUNK,
     INVALID_ARGUMENT,
     MAX_KEYS,
+    MAX_PLACE_BYTES,
     NOT_FOUND,
     TOO_LARGE,
     Note,
@@ -33,8 +34,9 @@ from .wire import (
 
 _FIRST_SECONDS = 10.0  # of a call to a server that has not answered yet
 _SECONDS, _LEAST_SPEED = 30.0, 1 << 20  # of any other, and bytes per second that it may be slow
-_OPTIONS = [  # how soon a server that came back is found
-    ("grpc.initial_reconnect_backoff_ms", 100),
+_OPTIONS = [
+    ("grpc.max_receive_message_length", MAX_PLACE_BYTES + FILE_CHUNK),
+    ("grpc.initial_reconnect_backoff_ms", 100),  # how soon a server that came back is found
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.use_local_subchannel_pool", 1),

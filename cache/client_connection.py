@@ -7,6 +7,7 @@ ended; both processes connect again when they next ask for something.
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import time
@@ -101,7 +102,7 @@ class _Calls:
             connection.close()
         if used:
             _await_end_of_grpc()
-        self.in_use = _grpc_runs()
+        self.in_use = bool(_connections) and _grpc_runs()
 
     def after_fork(self) -> None:
         with self._changed:
@@ -136,8 +137,14 @@ def _watched(act: Callable[[], T]) -> T:
 
 
 def _await_end_of_grpc() -> None:
-    deadline = time.monotonic() + _ENDING  # another library may use it too
-    while time.monotonic() < deadline and _grpc_runs():
+    begin, collected = time.monotonic(), False
+    while _grpc_runs():
+        waited = time.monotonic() - begin
+        if waited > _ENDING:
+            break  # another library may use it too
+        if waited > _ENDING / 5 and not collected:
+            gc.collect()  # what nobody can reach any more may hold a client or a server
+            collected = True
         time.sleep(0.001)
 
 

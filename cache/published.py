@@ -170,16 +170,10 @@ class RememberedSnapshot(PublishedSnapshot):
     """As the mirror has it, of a store that cannot be reached."""
 
     def _signature(self) -> bytes:
+        if hasattr(self, "signature"):
+            return super()._signature()
         self._looked = time.monotonic()
         return self._mirror.head()
-
-    def changed(self, asked: bool) -> bool:
-        try:
-            return self.signature != read_head(self._folder)
-        except StoreUnreachable:
-            if asked:
-                raise
-            return False
 
 
 def take_snapshots(parts: Sequence[tuple[Place, frozenset[int] | None]], check: bool) -> list[Snapshot]:

@@ -345,13 +345,3 @@ def _status(error: Exception) -> int | None:
 
 def _says_no_credentials(error: Exception) -> bool:
     return type(error).__name__ in ("NoCredentialsError", "PartialCredentialsError", "GatedRepoError")
-
-
-def split_shard(url: str) -> tuple[str, int | None]:
-    """The URL of a store, and the number of the shard that it names, if it names one."""
-    base, mark, query = url.partition("?")
-    store, _, last = base.rpartition("/")
-    number = last.removeprefix("shard-").removesuffix(".lmdb")
-    if last == f"shard-{number}.lmdb" and number.isdecimal():
-        return store + mark + query, int(number)
-    return url, None

@@ -11,7 +11,7 @@ from .client import ServedFolder
 from .client_access import Access, each_server, is_served
 from .errors import StoreNotFound, UsageError
 from .manifest import FILE, Manifest
-from .remote import RemoteFolder, is_url, shown, split_shard
+from .remote import RemoteFolder, is_url, shown
 
 Target = str | os.PathLike | Iterable[str | os.PathLike]
 
@@ -64,7 +64,7 @@ def resolve_targets(
     parts: dict[Path | RemoteFolder, set[int] | None] = {}
     for target in targets:
         if is_url(target):
-            place, number = split_shard(target)
+            place, number = _split_shard(target)
             folder = ServedFolder(place, access) if is_served(target) else RemoteFolder(place)
             chosen = parts.setdefault(folder, None if number is None else set())
             if number is None:
@@ -88,3 +88,13 @@ def resolve_targets(
             else:
                 raise StoreNotFound(f"{path} is neither a store directory nor a shard of one")
     return [(path, chosen if chosen is None else frozenset(chosen)) for path, chosen in parts.items()]
+
+
+def _split_shard(url: str) -> tuple[str, int | None]:
+    """The URL of a store, and the number of the shard that it names, if it names one."""
+    base, mark, query = url.partition("?")
+    store, _, last = base.rpartition("/")
+    number = last.removeprefix("shard-").removesuffix(".lmdb")
+    if last == f"shard-{number}.lmdb" and number.isdecimal():
+        return store + mark + query, int(number)
+    return url, None
