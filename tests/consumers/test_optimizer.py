@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from consumers.optimizer import AdamW, parameter_groups, warmup_linear
+from consumers.optimizer import AdamW, optimizer_of, parameter_groups, schedule_of, warmup_linear
+from consumers.recipes import Recipe
 
 
 def published_step(p, grad, state, lr, decay, eps=1e-6, b1=0.9, b2=0.999):
@@ -106,3 +107,17 @@ def test_resuming_goes_on_the_same():
     after.load_state_dict(before.state_dict())
     run(3, after, part, first=3)
     assert torch.equal(whole, part)
+
+
+def test_torch_s_own_decays_all_and_a_constant_rate_stays():
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.LayerNorm(2))
+    recipe = Recipe(lr=1e-3, batch=4, weight_decay=0.01, optimizer="torch", constant=True)
+    optimizer = optimizer_of(model, recipe)
+    (group,) = optimizer.param_groups
+    assert type(optimizer) is torch.optim.AdamW and len(group["params"]) == 4
+    assert (group["eps"], group["weight_decay"], group["betas"]) == (1e-8, 0.01, (0.9, 0.999))
+    schedule = schedule_of(optimizer, recipe, examples=8)
+    for _ in range(50):
+        optimizer.step()
+        schedule.step()
+    assert schedule.get_last_lr() == [1e-3]

@@ -3,7 +3,7 @@
 import pytest
 
 from cache import UsageError
-from consumers.recipes import FEW_SHOT_RATES, Recipe, published_recipe
+from consumers.recipes import FEW_SHOT_RATES, Recipe, few_shot_rates, published_recipe
 
 # examples of the published training sets, as their logs tell them -> updates of the schedule there
 STEPS = {
@@ -77,3 +77,14 @@ def test_an_epoch_without_a_whole_part_has_all_examples():
 def test_recipes_that_make_no_sense_are_refused(wrong):
     with pytest.raises(UsageError):
         Recipe(**{"lr": 1e-3, "batch": 8, **wrong})
+
+
+def test_samples_of_vsr_are_trained_on_as_the_whole():
+    assert published_recipe("vsr-zeroshot", "uc2", "25%") == published_recipe("vsr", "uc2")
+    assert published_recipe("vsr", "vilt", "100") == published_recipe("vsr-frames", "vilt")
+    assert few_shot_rates("vsr", "lxmert-vsr") == (1e-5,) and few_shot_rates("xvnli", "uc2") == FEW_SHOT_RATES
+
+
+def test_a_model_that_is_used_as_it_is_has_no_recipe():
+    with pytest.raises(UsageError, match="clip-negation is used as it is"):
+        published_recipe("vsr", "clip-negation")
