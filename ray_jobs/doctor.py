@@ -42,6 +42,7 @@ REQUIREMENTS = {
     "pyarrow": ("pyarrow", "server"),
     "transformers": ("transformers", "consumers"),
     "tokenizers": ("tokenizers", "consumers"),
+    "sentencepiece": ("sentencepiece", "consumers"),
     "matplotlib": ("matplotlib", "consumers"),
     "scipy": ("scipy", "consumers"),
     "tensorboard": ("tensorboard", "consumers"),

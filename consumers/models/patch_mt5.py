@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cache import Regions, StoreMismatch, WeightsError
+from cache import Regions, StoreMismatch, UsageError, WeightsError
 
 from ..encoders.checkpoint import LoadReport
 from .base import companion, pretrained, quiet
@@ -160,14 +161,25 @@ def _projection(path: Path) -> dict[str, Tensor]:
 def load_mt5_tokenizer(source: str, given: str | None, published: str) -> Any:
     """The tokenizer of an mT5: the one that is given, else that of the source or its folder, else the published one.
 
-    Raises: InputNotFound.
+    Raises:
+        InputNotFound: there is none.
+        UsageError: what reads mT5's own, as published, is not installed.
     """
     from transformers import AutoTokenizer
 
     folder = Path(source)
     places = [folder / TEXT, folder] if folder.is_dir() else []
     beside = next((str(one) for one in places if (one / "tokenizer_config.json").is_file()), None)
-    return companion(AutoTokenizer, given or beside or (published if folder.is_dir() else source))
+    place = given or beside or (published if folder.is_dir() else source)
+    try:
+        return companion(AutoTokenizer, place)
+    except (WeightsError, ImportError) as error:
+        if lacking := [name for name in ("sentencepiece", "google.protobuf") if find_spec(name) is None]:
+            raise UsageError(
+                f"the tokenizer of {place} is read with {lacking[0]}, which is not installed: pip install "
+                "sentencepiece protobuf"
+            ) from error
+        raise
 
 
 def patches_of(records: Sequence[Regions]) -> tuple[Tensor, Tensor]:

@@ -14,6 +14,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from cache import UsageError
+
 from ..recipes import Recipe
 from ..tasks import Example, Task
 from .base import Batch, Model, companion
@@ -48,6 +50,11 @@ class SimpleMpt(Model):
         super().__init__()
         self.network = load_patch_mt5(source, self.vision)
         self.tokenizer = load_mt5_tokenizer(source, tokenizer, MT5)
+        if len(self.tokenizer) > (words := self.network.text.config.vocab_size):
+            raise UsageError(
+                f"the tokenizer has {len(self.tokenizer)} tokens and the mT5 of {source} {words}: give the tokenizer "
+                "that the mT5 was made with (--tokenizer)"
+            )
         self.report = self.network.report
 
     @classmethod

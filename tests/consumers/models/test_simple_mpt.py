@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import roivault
-from cache import Regions, StoreMismatch, StoreWriter, WeightsError, open_store
-from consumers.models import load_model
+from cache import Regions, StoreMismatch, StoreWriter, UsageError, WeightsError, open_store
+from consumers.models import load_model, patch_mt5
 from consumers.models.data import ModelData, StoredPictures
 from consumers.models.patch_mt5 import load_patch_mt5, patches_of
 from consumers.models.simple_mpt import RECIPE
@@ -186,6 +186,19 @@ def test_other_patches_than_it_was_trained_with_are_refused(tmp_path, mt5, patch
         )
     with pytest.raises(StoreMismatch, match="has no patches"):
         patches_of([Regions("0", 9, 9, np.zeros((0, 4), np.float32), np.zeros((0, 8), np.float32))])
+
+
+def test_tokenizers_that_do_not_fit_or_cannot_be_read_are_told(tmp_path, mt5, save_tokenizer, monkeypatch):
+    save_tokenizer(["one two three four five six seven eight nine ten", *WORDS], tmp_path / "larger")
+    with pytest.raises(UsageError, match="give the tokenizer that the mT5 was made with"):
+        load_model("simple-mpt", mt5, tokenizer=tmp_path / "larger")
+    for file in mt5.glob("tokenizer*"):
+        file.unlink()
+    (mt5 / "tokenizer_config.json").write_text('{"tokenizer_class": "T5Tokenizer"}')
+    (mt5 / "spiece.model").write_bytes(b"none")  # as mT5's tokenizer is published, but for its content
+    monkeypatch.setattr(patch_mt5, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match="is read with sentencepiece, which is not installed: pip install"):
+        load_model("simple-mpt", mt5)
 
 
 def run(capsys, *line):
