@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -145,10 +146,9 @@ class Maxm(Task):
         rows = list(self._rows(path, selection.language))
         english = self._in_english([row.text for row in rows], selection)
         for row, text in zip(rows, english, strict=True):
-            facts = row.facts if text is None else {**row.facts, "prefix": prefix_of(text)}
-            asked = text if selection.translated and text is not None else row.text
-            yield Example(row.id, asked, row.images, row.labels, row.answer, facts, row.answers, row.references,
-                          row.answered_in)  # fmt: skip
+            if text is not None:
+                row = replace(row, facts={**row.facts, "prefix": prefix_of(text)})
+            yield replace(row, text=text, answered_in="en") if selection.translated else row
 
     def _in_english(self, texts: list[str], selection: Selection) -> Sequence[str | None]:
         if selection.language == "en":

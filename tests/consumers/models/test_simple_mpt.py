@@ -73,6 +73,22 @@ def test_it_learns_answers_from_the_patches_of_a_store(tmp_path, mt5, patches):
     assert all(a != b for a, b in zip(best.answers(moved.inputs(range(4), range(4)), None), COLOURS, strict=True))
 
 
+def test_a_training_that_was_stopped_ends_as_one_that_was_not(tmp_path, mt5, patches):
+    def train(folder, stop=lambda: False):
+        torch.manual_seed(0)
+        model = load_model("simple-mpt", mt5)
+        data = ModelData(examples(), StoredPictures(patches), model, 24)
+        trainer = Trainer(model, "gqa", model.objective(None), data, data, recipe(most_updates=6), folder)
+        return trainer.run(stop).updates, model.state_dict()
+
+    asked = iter([False, False, True])
+    assert train(tmp_path / "stopped", lambda: next(asked))[0] == 3
+    updates, continued = train(tmp_path / "stopped")
+    assert updates == 6
+    straight = train(tmp_path / "straight")[1]
+    assert all(torch.equal(continued[name], tensor) for name, tensor in straight.items())
+
+
 def test_a_vit_is_trained_with_it(tmp_path, save_mt5, save_vit):
     save_mt5(WORDS, tmp_path / "both" / "mt5")
     save_vit(tmp_path / "both" / "vision")

@@ -191,7 +191,8 @@ def test_it_is_translated_there_and_back(annotations, tmp_path):
     selection = Selection("test", "fr", translated=True)
     examples = task.load(selection)
     assert [one.text for one in examples] == ["Who? 0", "Who? 1", "Who? 2"]
-    assert examples[0].facts["prefix"] == "who" and examples[0].answered_in == "fr"
+    assert examples[0].facts["prefix"] == "who" and examples[0].answered_in == "en"
+    assert task.gold(selection)[0].answered_in == "fr"
     assert task.said_in_the_end(["yes"], selection) == ["oui"] and task.said_in_the_end(["yes"], FRENCH) == ["yes"]
     assert [one.text for one in task.gold(selection)] == [pair["question"] for _, pair in PAIRS]
     assert task.load(FRENCH)[0].facts["prefix"] == "who", "as its translation begins"
