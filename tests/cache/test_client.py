@@ -31,6 +31,7 @@ from cache.contents import StoreContents
 from cache.convert import convert
 from cache.dataset import RegionDataset
 from cache.errors import StoreUnreachable, UsageError
+from cache.server_limits import Limits
 from cache.stats import collect
 from cache.subset import subset
 from cache.verify import digest, verify
@@ -142,13 +143,13 @@ def _app():
 
 def test_requests_are_cut_to_the_limits_of_the_server(path, same):
     local = open_store(path)
-    for limits in ({"max_keys": 2}, {"max_request_bytes": 1100}):
-        with in_a_process(path, *(f"--{n.replace('_', '-')}={v}" for n, v in limits.items())) as (_, told):
-            store = open_store(told["url"])
-            assert store.paths[0]._most_places == (2 if "max_keys" in limits else 1)
+    for limits, most in ((Limits(keys=2), 2), (Limits(request_bytes=1100), 1)):
+        with asked(path, limits=limits) as server:
+            store = open_store(server.url)
+            assert store.paths[0]._most_places == most
             store.prefetch(KEYS)
             assert all(map(same, store.get_many(KEYS), local.get_many(KEYS)))
-            assert digest(told["url"]) == digest(path)
+            assert digest(server.url) == digest(path)
 
 
 def test_prefetch_asks_before_it_is_waited_for(url, monkeypatch, same, make):
@@ -193,8 +194,8 @@ def test_a_new_shard_is_found_by_a_miss(path, url, make, same, monkeypatch):
 
 def test_a_rate_that_is_exceeded_is_waited_for(path, monkeypatch):
     monkeypatch.setattr(remote_module, "DEADLINE", 20.0)
-    with in_a_process(path, "--max-rate=5") as (_, told):
-        store = open_store(told["url"])
+    with asked(path, limits=Limits(rate=5)) as server:
+        store = open_store(server.url)
         for _ in range(3):
             assert len(store.get_many(KEYS[:5])) == 5
 
@@ -294,40 +295,39 @@ def test_a_server_that_starts_again_is_found(path, same, make, monkeypatch):
             again.kill()
 
 
-def test_a_server_that_is_gone_is_named(path, monkeypatch):
-    with in_a_process(path) as (process, told):
-        store = open_store(told["url"])
-        process.kill()
-        process.wait()
-        store.prefetch(["a"])
-        with pytest.raises(StoreUnreachable, match=f"{told['url']}.*2 of the 2 keys asked for there") as raised:
-            store.get_many(["a", "b"])
-        assert raised.value.exit_code == 75 and store.get("z") is None
-        with pytest.raises(StoreUnreachable, match=f"{told['url']}.* 5 records are nowhere else"):
-            open_store(told["url"])
+def test_a_server_that_is_gone_is_named(path):
+    with asked(path) as server:
+        url, store = server.url, open_store(server.url)
+    store.prefetch(["a"])
+    with pytest.raises(StoreUnreachable, match=f"{url}.*2 of the 2 keys asked for there") as raised:
+        store.get_many(["a", "b"])
+    assert raised.value.exit_code == 75 and store.get("z") is None
+    with pytest.raises(StoreUnreachable, match=f"{url}.* 5 records are nowhere else"):
+        open_store(url)
 
 
 def test_several_servers_with_some_shards_each(path, same, make):
-    shards = [path / f"shard-0000{number}.lmdb" for number in (0, 1)]
     keys = ["a", "b", "c", "d/1", "d/2"]
-    with in_a_process(shards[0]) as (one, told), in_a_process(*shards) as (_, both):
-        urls = [told["url"], both["url"]]
-        with in_a_process(shards[1]) as (other, second):
-            store = open_store(",".join([urls[0], second["url"].removeprefix("grpc://")]))
+    with asked(path / "shard-00000.lmdb") as one:
+        with asked(path / "shard-00001.lmdb") as other:
+            store = open_store(f"{one.url},{other.url.removeprefix('grpc://')}")
             assert sorted(store.keys()) == keys and len(store) == 5
             assert all(same(regions, make(regions.key)) for regions in store.get_many(keys))
-            other.kill()
-            other.wait()
-            with pytest.raises(StoreUnreachable, match=f"{second['url']}.*2 of the 2 keys"):
-                store.get_many(keys)
-            assert store["a"].key == "a"
-        replicated = open_store(urls)
-        assert len(replicated) == 5
-        one.kill()
-        one.wait()
-        replicated.prefetch(keys)
+        with pytest.raises(StoreUnreachable, match=f"{other.url}.*2 of the 2 keys"):
+            store.get_many(keys)
+        assert store["a"].key == "a"
+
+
+def test_a_server_with_the_same_shard_stands_in(path, same, make):
+    keys = ["a", "b", "c", "d/1", "d/2"]
+    with asked(path / "shard-00000.lmdb", path / "shard-00001.lmdb") as both:
+        with asked(path / "shard-00000.lmdb") as one:
+            urls = [one.url, both.url]
+            store = open_store(urls)
+            assert len(store) == 5 and store["a"].key == "a"
+        store.prefetch(keys)
         for _ in range(2):
-            assert all(same(regions, make(regions.key)) for regions in replicated.get_many(keys))
+            assert all(same(regions, make(regions.key)) for regions in store.get_many(keys))
         assert len(open_store(urls)) == 5, "what the dead one has, the other has too"
         assert same(open_store(urls[::-1])["a"], make("a"))
 
