@@ -1,12 +1,17 @@
+import json
+
 import numpy as np
 import pytest
 import torch
 
+import roivault
 from cache import InputNotFound, UsageError
 from consumers.models import load_model
 from consumers.models.data import ModelData
 from consumers.models.images import FolderOfImages
-from consumers.tasks import Example
+from consumers.tasks import Example, load_task
+
+from ...conftest import write_examples
 
 QUESTIONS = ("What color is it ?", "Is it a red bus on a green road ?")
 WORDS = ["Question : What color is it a red bus on green road Is ? Short answer :", "answer fr en yes no"]
@@ -94,6 +99,37 @@ def test_it_writes_answers_whatever_else_is_in_the_batch(tmp_path, save_tokenize
     with torch.inference_mode():
         again = load_model(name, tmp_path / "saved")
         assert again.answers(data.inputs(range(4), data.images[:, 0].tolist()), None) == together
+
+
+def test_it_is_tested_as_it_is_and_translated_and_laid_beside_published_scores(tmp_path, save_tokenizer, capsys):
+    from PIL import Image
+
+    save_blip2(tmp_path / "model", save_tokenizer, "t5")
+    write_examples(load_task("maxm", ".").examples, tmp_path / "annotations")
+    (tmp_path / "images").mkdir()
+    for name in ("d89a4889331ce042", "0a1b2c3d4e5f6071"):
+        Image.fromarray(np.zeros((20, 30, 3), np.uint8)).save(tmp_path / "images" / f"{name}.jpg")
+    line = ["evaluate", "--encoder", "blip2", "--checkpoint", tmp_path / "model", "--task", "maxm", "--language", "fr"]
+    line += ["--images", tmp_path / "images", "--annotations", tmp_path / "annotations", "--out", tmp_path / "runs"]
+    line += ["--json", "--quiet"]
+    said = []
+    for more in ([], ["--setup", "translate-test", "--translate", f"{__name__}:backwards"]):
+        assert roivault.main([str(one) for one in [*line, *more]]) == 0
+        result = json.loads(capsys.readouterr().out)[0]["result"]
+        said.append(json.loads((tmp_path / "runs" / result["predictions"]).read_text()))
+        assert result["n"] == len(said[-1]) == 3 and result["notes"] == []
+        assert ("prefix" in result["subsets"]) == bool(more)
+    assert all(one["prediction"].startswith("en fr ") for one in said[1])
+    assert roivault.main(["report", str(tmp_path / "runs"), "--json"]) == 0
+    tables = {table["table"]: table["cells"] for table in json.loads(capsys.readouterr().out)["tables"]}
+    for table, setup, published in (("MaXM 5", "translate-test", 20.1), ("MaXM 8", "zero-shot", 9.2)):
+        cell = {"model": "blip2", "setup": setup, "language": "fr", "metric": "accuracy"}
+        (found,) = [one for one in tables[table] if cell.items() <= one.items()]
+        assert found["published"] == published and found["measured"] is not None
+
+
+def backwards(texts, source, target):
+    return [f"{source} {target} {text[::-1]}" for text in texts]
 
 
 def test_models_that_cannot_be_had_say_why(tmp_path):
