@@ -22,7 +22,7 @@ from .remote import RemoteFolder
 from .snapshot import Snapshot
 
 MISS_SECONDS = 10.0  # for so long a key that is not there is believed to be nowhere
-PATIENCE = 10.0  # seconds that a place is tried, where another one has the same
+PATIENCE = 3.0  # seconds that a place is tried, where another one has the same
 AWAY_SECONDS = 120.0  # for so long it is then not asked again
 
 Place = Path | RemoteFolder  # of a store
