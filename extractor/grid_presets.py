@@ -138,7 +138,8 @@ def transformer_preset(name: str) -> Preset:
     kind, _, place = name.partition(":")
     folder = Path(place).expanduser()
     if folder.is_dir():
-        config, settings = read_settings(folder)
+        place = str(folder.resolve())  # the name has to mean the same in every process
+        name, (config, settings) = f"{kind}:{place}", read_settings(folder)
         weights, urls = str(checkpoint_in(folder.resolve())), ()
     elif re.fullmatch(r"[\w.-]+/[\w.-]+", place):
         config, settings = find_settings(lambda file: _hub_json(place, file))

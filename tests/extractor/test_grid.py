@@ -265,6 +265,11 @@ def test_a_repository_of_the_hub_is_read_by_its_name(folders, pictures, tmp_path
     assert np.array_equal(regions.features, load_extractor(local.name, device="cpu")(pictures[:1])[0].features)
 
 
+def test_a_folder_is_the_same_model_from_everywhere(folders, monkeypatch):
+    monkeypatch.chdir(folders["clip"].parent)
+    assert get_preset(f"clip:{folders['clip'].name}") == get_preset(f"clip:{folders['clip']}")
+
+
 def test_what_is_neither_a_folder_nor_within_reach_is_an_error(tmp_path, monkeypatch):
     from huggingface_hub import constants
 

@@ -30,7 +30,7 @@ def image_of(size, seed=0):
 @pytest.fixture(scope="module")
 def fpn_preset():
     small = FPNConfig(
-        stem_channels=8, widths=(8, 8, 8, 8), channels=(8, 16, 16, 24), blocks=(1, 1, 1, 1), groups=4,
+        stem_channels=4, widths=(8, 8, 8, 8), channels=(8, 16, 16, 24), blocks=(1, 1, 1, 1), groups=4,
         pyramid_channels=8, hidden=16, num_classes=1600,
     )  # fmt: skip
     return replace(get_preset("vg-x101"), architecture=small)
