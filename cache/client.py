@@ -32,7 +32,7 @@ from .wire import (
     encode_request,
 )
 
-_FIRST_SECONDS = 10.0  # of a call to a server that has not answered yet
+_FIRST_SECONDS = 10.0  # of a call to a server that has not answered yet, or for which another one stands in
 _SECONDS, _LEAST_SPEED = 30.0, 1 << 20  # of any other, and bytes per second that it may be slow
 _OPTIONS = [
     ("grpc.max_receive_message_length", MAX_PLACE_BYTES + FILE_CHUNK),
@@ -208,7 +208,8 @@ class ServedFolder(RemoteFolder):
         return _flight().connect(self._address.server, generic_options=_OPTIONS, **options)
 
     def _call_options(self, size: int) -> Any:
-        seconds = _SECONDS + size / _LEAST_SPEED if self._answered else _FIRST_SECONDS
+        least = _SECONDS if self._answered and self.patience == math.inf else _FIRST_SECONDS
+        seconds = least + size / _LEAST_SPEED
         return _flight().FlightCallOptions(timeout=seconds, headers=self._access.headers())
 
     def _refuse_lasting(self, name: str, error: Exception) -> None:

@@ -283,7 +283,8 @@ class RemoteFolder:
                     return b""  # it begins behind the end of the file
                 self._refuse_lasting(name, error)
                 deadline = min(self.patience, DEADLINE if self._answered else FIRST_DEADLINE)
-                late = tries >= _LEAST_TRIES and time.monotonic() - begin + pause > deadline
+                tried = tries >= _LEAST_TRIES or self.patience < math.inf
+                late = tried and time.monotonic() - begin + pause > deadline
                 if late or (stop and stop.is_set()):
                     raise StoreUnreachable(
                         f"{self / name} cannot be reached ({self._clean(error)}), in {time.monotonic() - begin:.0f} "
