@@ -12,8 +12,9 @@ from cache import RoivaultError
 from .metrics import percent
 from .published import Place
 from .report_runs import Run
-from .report_scores import Estimate, Scores, few_shot_samples
+from .report_scores import Estimate, Scores
 from .tasks import Selection, load_task
+from .tasks.vsr import SAMPLES, sample_size
 from .tasks.vsr_relations import category_of
 
 TASKS = ("vsr", "vsr-zeroshot")
@@ -54,8 +55,8 @@ class VsrReport:
         models: in the order of the scores.
         relations: those that were tested, the most frequent in the test set first.
         accuracy: (model, relation) -> accuracy.
-        samples: model -> training captions -> accuracy, of the whole set last.
-        shots: training captions -> the name of the set.
+        samples: model -> training set -> accuracy, of the whole set last.
+        sets: training set -> its captions, the whole one last.
         majority: what always giving the most frequent answer gets; None without annotations.
         annotations: folder of the task's annotations, where it is known.
     """
@@ -64,8 +65,8 @@ class VsrReport:
     models: list[str]
     relations: list[Relation]
     accuracy: Mapping[tuple[str, str], Estimate]
-    samples: Mapping[str, Mapping[int, Estimate]]
-    shots: Mapping[int, str]
+    samples: Mapping[str, Mapping[str, Estimate]]
+    sets: Mapping[str, int]
     majority: float | None
     annotations: str | None = None
 
@@ -126,17 +127,15 @@ def _report(
         for one in relations
         if (estimate := scores.get(model, whole._replace(metric=f"accuracy/relation={one.name}")))
     }
-    sets = dict(few_shot_samples(task))
-    shots = {rows: name for name, rows in sets.items()}
-    total = sum(trained.values()) if trained is not None else load_task(task, ".").counts[Selection("train")].rows
-    shots[total] = WHOLE
+    total = trained.total() if trained is not None else load_task(task, ".").counts[Selection("train")].rows
+    sets = {name: sample_size(name, total) for name in SAMPLES} | {WHOLE: total}
     samples = {}
     for model in models:
-        points = {rows: whole._replace(setup="few-shot", shots=name) for name, rows in sets.items()} | {total: whole}
-        curve = {rows: estimate for rows, place in points.items() if (estimate := scores.get(model, place))}
+        points = {name: whole._replace(setup="few-shot", shots=name) for name in SAMPLES} | {WHOLE: whole}
+        curve = {name: estimate for name, place in points.items() if (estimate := scores.get(model, place))}
         if len(curve) > 1:
             samples[model] = curve
-    return VsrReport(task, models, relations, accuracy, samples, shots, majority, folder)
+    return VsrReport(task, models, relations, accuracy, samples, sets, majority, folder)
 
 
 def _annotated(task: str, folder: str | None) -> tuple[Counter | None, float | None]:

@@ -146,7 +146,7 @@ def _samples(reports: Sequence[VsrReport]) -> Figure:
     figure, panels = new_figure(len(reports), "VSR: accuracy by training captions", (5.4, 4.0))
     for axes, one in zip(panels, reports, strict=True):
         for model, curve in one.samples.items():
-            places, estimates = zip(*curve.items(), strict=True)
+            places, estimates = [one.sets[name] for name in curve], list(curve.values())
             errors = [estimate.deviation or 0.0 for estimate in estimates]
             axes.errorbar(
                 places, [estimate.value for estimate in estimates], errors if any(errors) else None, **style(model),
@@ -155,10 +155,10 @@ def _samples(reports: Sequence[VsrReport]) -> Figure:
             printed = most_precise().get((model, Place("zero-shot", one.task, "en", "0", "accuracy")))
             if printed:
                 look = {**style(model), "markerfacecolor": "none", "markersize": 9, "linestyle": "none"}
-                axes.errorbar([max(one.shots)], [printed.value], [printed.deviation or 0.0], **look,
+                axes.errorbar([max(one.sets.values())], [printed.value], [printed.deviation or 0.0], **look,
                               label=f"{model}, published")  # fmt: skip
         _majority(axes, one)
-        axes.set_xticks(sorted(one.shots), [f"{one.shots[rows]}\n{rows:,}" for rows in sorted(one.shots)])
+        axes.set_xticks([*one.sets.values()], [f"{name}\n{rows:,}" for name, rows in one.sets.items()])
         tidy(axes, TASK_NAMES[one.task], "share of the training set, and its captions", ACCURACY)
         low = min(min(line.get_ydata()) for line in axes.lines)
         axes.set_ylim(min(45.0, low - 3), 100)

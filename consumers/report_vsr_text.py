@@ -35,9 +35,9 @@ def vsr_markdown(reports: Sequence[VsrReport], grid: Grid, shown: Callable[[Esti
             ])  # fmt: skip
         if one.samples:
             yield f"### {one.task}, accuracy by training captions"
-            names = ("model", *(f"{name} ({rows:,})" for rows, name in sorted(one.shots.items())))
+            names = ("model", *(f"{name} ({rows:,})" for name, rows in one.sets.items()))
             yield grid(names, [
-                (model, *(shown(curve[rows]) if rows in curve else "" for rows in sorted(one.shots)))
+                (model, *(shown(curve[name]) if name in curve else "" for name in one.sets))
                 for model, curve in one.samples.items()
             ])  # fmt: skip
 
@@ -51,7 +51,7 @@ def vsr_json(one: VsrReport) -> dict[str, Any]:
         "more_than": FREQUENT[one.task],
         "likeness": {model: asdict(found) for model, found in one.likeness.items()},
         "samples": {
-            model: [{"rows": rows, "set": one.shots[rows], **estimate._asdict()} for rows, estimate in curve.items()]
+            model: [{"set": name, "rows": one.sets[name], **estimate._asdict()} for name, estimate in curve.items()]
             for model, curve in one.samples.items()
         },
     }

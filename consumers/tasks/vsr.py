@@ -88,7 +88,7 @@ class Vsr(Task):
         rows = enumerate(read_json_lines(path))
         records = [(row, record) for row, record in rows if example(path, row + 1, record, self.has)]
         if selection.shots:
-            records = _sample(records, SAMPLES[selection.shots])
+            records = _sample(records, selection.shots)
         for row, record in records:
             yield example(path, row + 1, record, lambda record, row=row: self.example(str(row), record))
 
@@ -206,9 +206,15 @@ def concepts(record: dict[str, Any]) -> tuple[str, str]:
     return first.removeprefix("The ").removesuffix(" is").strip(), second.strip()
 
 
-def _sample(records: list[tuple[int, dict[str, Any]]], size: int | float) -> list[tuple[int, dict[str, Any]]]:
+def sample_size(name: str, rows: int) -> int:
+    """How many of so many rows a sample of SAMPLES has; cut off as published."""
+    size = SAMPLES[name]
+    return min(size, rows) if isinstance(size, int) else int(size * rows)
+
+
+def _sample(records: list[tuple[int, dict[str, Any]]], name: str) -> list[tuple[int, dict[str, Any]]]:
     """Rows in their order: those whose picture and caption have the smallest hashes, whatever else is in the file."""
-    count = int(size if size > 1 else size * len(records))  # cut off as published
+    count = sample_size(name, len(records))
     hashes = [xxhash.xxh3_64_intdigest(f"{record['image']} {record['caption']}".encode()) for _, record in records]
     kept = {row for _, (row, _) in sorted(zip(hashes, records, strict=True), key=lambda one: one[0])[:count]}
     return [one for one in records if one[0] in kept]

@@ -85,8 +85,8 @@ def test_accuracy_and_how_often_relations_are_trained_on(results):
 
 def test_accuracy_by_training_captions(results):
     random, _ = make_report([str(results)]).vsr
-    assert {rows: one.value for rows, one in random.samples["vilt"].items()} == {100: 57.0, 150: 67.0}
-    assert random.shots == {100: "100", 1920: "25%", 3840: "50%", 5760: "75%", 150: "100%"}
+    assert {name: one.value for name, one in random.samples["vilt"].items()} == {"100": 57.0, "100%": 67.0}
+    assert random.sets == {"100": 100, "25%": 37, "50%": 75, "75%": 112, "100%": 150}
     assert "lxmert-vsr" not in random.samples, "it has no curve"
 
 
