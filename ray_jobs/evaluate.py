@@ -177,8 +177,8 @@ def _print_scores(scores: dict[str, Any], as_json: bool) -> None:
             say(f"{fact}{f' {name}' if name else ''}", f"{figures}  of {group['n']:,}")
 
 
-def _means(rows: list[Row]) -> dict[str, dict[str, float]]:
-    """Of tasks whose languages were all asked for, each counting as much as another: {task: {score: mean}}."""
+def means(rows: list[Row]) -> dict[str, dict[str, float]]:
+    """Of XM3600's tasks, where several languages are done, each counting as much as another: {task: {score: mean}}."""
     found = {}
     for task in dict.fromkeys(row["run"]["task"] for row in rows):
         results = [row["result"] for row in rows if row["run"]["task"] == task and row["status"] == "done"]
@@ -206,6 +206,6 @@ def _print_rows(rows: list[Row], as_json: bool) -> None:
     table(("encoder", "task", "language", "set-up", "accuracy, IR@1 or CIDEr", "TR@1", "n"), shown)
     for note in dict.fromkeys(note for row in rows for note in row.get("result", {}).get("notes", ())):
         say(note)
-    for task, means in _means(rows).items():
-        say(f"mean of {task}:", ", ".join(f"{name} {value:.2f}" for name, value in means.items()))
+    for task, scores in means(rows).items():
+        say(f"mean of {task}:", ", ".join(f"{name} {value:.2f}" for name, value in scores.items()))
     show_failures(rows)

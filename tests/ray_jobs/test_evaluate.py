@@ -5,6 +5,7 @@ import json
 import pytest
 
 import roivault
+from ray_jobs.evaluate import means
 
 
 def run(capsys, *args):
@@ -94,3 +95,13 @@ def test_lines_that_make_no_sense(capsys, annotations, tmp_path, monkeypatch, li
     found, said = run(capsys, *line, "--annotations", annotations, "--out", out)
     assert (found, message in said.err) == (code, True), said.err
     assert not out.exists()
+
+
+def test_a_mean_counts_each_language_alike():
+    def row(language, status="done", task="xm3600-captions", **result):
+        return {"run": {"task": task, "language": language}, "status": status, "result": result}
+
+    rows = [row("en", cider=50.0, rouge_l=30.0, n=900), row("de", cider=20.0, rouge_l=10.0, n=3), row("th", "failed")]
+    assert means(rows) == {"xm3600-captions over 2 languages": {"cider": 35.0, "rouge_l": 20.0}}
+    other = [row("en", task="xvnli", accuracy=1.0), row("ar", task="xvnli", accuracy=2.0)]
+    assert means(rows[:1]) == means(other) == {}
