@@ -66,9 +66,13 @@ def add_legend(figure: Figure, axes: Sequence[Axes], rows: int = 1) -> None:
 
 
 def model_style(models: Sequence[str]) -> Callable[[str], dict[str, str]]:
-    return lambda model: {
-        "color": COLOURS[models.index(model) % len(COLOURS)], "marker": MARKERS[models.index(model) % len(MARKERS)]
-    }  # fmt: skip
+    """Colour and marker of a model; where colours recur, they do with other markers."""
+
+    def style(model: str) -> dict[str, str]:
+        round_, place = divmod(models.index(model), len(COLOURS))
+        return {"color": COLOURS[place], "marker": MARKERS[(place + round_) % len(MARKERS)]}
+
+    return style
 
 
 def score_axis(metric: str) -> str:

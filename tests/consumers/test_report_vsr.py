@@ -6,6 +6,7 @@ import pytest
 
 import roivault
 from consumers.report import make_report
+from consumers.report_style import model_style
 from consumers.results import Table
 from consumers.runs import EvaluationRun
 from consumers.tasks.vsr import EXAMPLES
@@ -109,6 +110,12 @@ def test_a_report_is_written_with_its_pictures(results, tmp_path, capsys, form):
         assert line in text.splitlines(), line
     found = json.loads((tmp_path / "look" / "report.json").read_text())["vsr"][0]
     assert found["likeness"]["vilt"]["relations"] == 4 and found["samples"]["vilt"][0]["set"] == "100"
+
+
+def test_no_two_of_many_models_look_alike():
+    names = [str(n) for n in range(14)]
+    looks = {tuple(model_style(names)(name).values()) for name in names}
+    assert len(looks) == len(names)
 
 
 def test_a_report_without_annotations(results, annotations, capsys):
