@@ -7,8 +7,7 @@ checkpoint, and an equal overlap already suppresses.
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -36,12 +35,11 @@ class CaffeProposalNetwork(nn.Module):
     def __init__(self, config: BuaCaffeConfig):
         super().__init__()
         self.config = config
-        self.expected = torch.tensor(inclusive_cells(Backbone.stride, config.anchor_sizes, config.anchor_ratios))
-        self.rpn_head = RPNHead(config.channels[2], config.rpn_channels, len(self.expected))
-        self.rpn_head.objectness_logits = nn.Conv2d(config.rpn_channels, 2 * len(self.expected), 1)
+        anchors = caffe_anchors(config)
+        self.rpn_head = RPNHead(config.channels[2], config.rpn_channels, len(anchors))
+        self.rpn_head.objectness_logits = nn.Conv2d(config.rpn_channels, 2 * len(anchors), 1)
         self.anchor_generator = nn.ModuleDict({"cell_anchors": nn.Module()})
-        self.anchor_generator["cell_anchors"].register_buffer("0", self.expected.clone())
-        self.register_load_state_dict_post_hook(_warn_about_anchors)
+        self.anchor_generator["cell_anchors"].register_buffer("0", anchors)
 
     @property
     def cells(self) -> Tensor:
@@ -75,15 +73,9 @@ class CaffeProposalNetwork(nn.Module):
         return boxes[keep], scores[keep]
 
 
-def _warn_about_anchors(network: CaffeProposalNetwork, _) -> None:
-    if network.cells.is_meta or torch.allclose(network.cells, network.expected, atol=1.0):
-        return
-    sides = network.cells[:, 2:] - network.cells[:, :2]
-    warnings.warn(
-        f"the checkpoint's anchors, {ANCHORS}, have sides of {sides.min():.0f} to {sides.max():.0f} px where "
-        f"Caffe's have 45 to 735; its proposals will be others than the published ones",
-        stacklevel=2,
-    )
+def caffe_anchors(config: BuaCaffeConfig) -> Tensor:
+    """f32[A,4], those that every checkpoint should have; with numbers even where a network without memory is made."""
+    return torch.tensor(inclusive_cells(Backbone.stride, config.anchor_sizes, config.anchor_ratios), device="cpu")
 
 
 class CaffePredictor(nn.Module):
@@ -118,7 +110,18 @@ class BuaCaffeDetector(Detector):
 
     def default_tensors(self) -> dict[str, Tensor]:
         """Caffe's anchors, for a checkpoint without them."""
-        return {ANCHORS: self.proposal_generator.expected}
+        return {ANCHORS: caffe_anchors(self.config)}
+
+    def doubts(self, state: Mapping[str, Tensor]) -> str:
+        """What is to be said of a checkpoint whose anchors are not Caffe's."""
+        expected, found = caffe_anchors(self.config), state[ANCHORS]
+        if torch.allclose(found, expected, atol=1.0):
+            return ""
+        sides = [(anchors[:, 2:] - anchors[:, :2]) for anchors in (found, expected)]
+        return (
+            f"its anchors, {ANCHORS}, have sides of {sides[0].min():.0f} to {sides[0].max():.0f} px where Caffe's have "
+            f"{sides[1].min():.0f} to {sides[1].max():.0f}; its proposals will be others than the published ones"
+        )
 
     @torch.inference_mode()
     def detect(

@@ -57,10 +57,10 @@ def _is_safetensors(head: bytes) -> bool:
 def _reader(path: Path, head: bytes):
     if head.startswith((_ZIP, _LEGACY_TORCH)):
         return _read_torch
+    if _is_safetensors(head):  # before the pickles: the length it begins with may look like the start of one
+        return _read_safetensors
     if head.startswith(b"\x80") or re.match(rb"[(}c]", head):
         return _read_pickle
-    if _is_safetensors(head):
-        return _read_safetensors
     if not head:
         raise WeightsError(f"{path} is empty: fetch or copy it again")
     if head.lstrip()[:1] == b"<":

@@ -41,15 +41,6 @@ _TRANSFORMERS = [
     (re.compile(r"^vit\."), ""),  # a ViT within a classifier
 ]
 
-# Tensors, under their published names, that tell a checkpoint of another project, and what to say about it
-_FOREIGN = (
-    (
-        re.compile(r"^(module\.)*roi_heads\.(box_predictor\.(cls_embed|attr_linear[12])|attribute_predictor)\."),
-        "it is a checkpoint of MILVLG's bottom-up-attention.pytorch, which the models bua-r101-36, bua-r101-10-100, "
-        "bua-d2-r101 and bua-d2-x152 take",
-    ),
-)
-
 
 def canonical_name(name: str) -> str | None:
     """The name of a tensor here; None for one that no network needs."""
@@ -76,9 +67,3 @@ def canonical_names(names: Iterable[str], expected: Container[str] = ()) -> dict
         twice = sorted(new for new in set(found.values()) if list(found.values()).count(new) > 1)
         raise WeightsError(f"the checkpoint holds {twice[0]} under two names")
     return found
-
-
-def foreign_project(names: Iterable[str]) -> str:
-    """What to say about a misfit, by its published names, if it belongs to a network that is not here; else empty."""
-    names = list(names)
-    return next((words for pattern, words in _FOREIGN if any(map(pattern.search, names))), "")

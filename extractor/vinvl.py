@@ -113,6 +113,8 @@ class VinVLDetector(Detector):
 def _(rule: VinVLFilter, found: Detections, frame: Frame) -> Selection:
     rows, classes, scores = FILTERS[rule.kind](found, rule)
     boxes = found.rois[rows] * found.rois.new_tensor(frame.to_original)
+    # a proposal that is less than a pixel wide ends, counted inclusively, before it starts
+    boxes = torch.cat((boxes[:, :2], torch.maximum(boxes[:, :2], boxes[:, 2:])), dim=1)
     return Selection(rows, boxes, scores, classes)
 
 
@@ -127,7 +129,8 @@ def filter_classes(found: Detections, rule: VinVLFilter) -> tuple[Tensor, Tensor
 
 def filter_once(found: Detections, rule: VinVLFilter) -> tuple[Tensor, Tensor, Tensor]:
     """Kind 2: the same, each region under its most probable class."""
-    candidates = torch.nonzero(found.class_probs > FAINTEST * rule.min_score).squeeze(1)
+    upright = (found.rois[:, 2:] >= found.rois[:, :2]).all(dim=1)
+    candidates = torch.nonzero(upright & (found.class_probs > FAINTEST * rule.min_score)).squeeze(1)
     rows = candidates[nms(found.rois[candidates], found.class_probs[candidates], rule.threshold)]
     count = max(rule.min_regions, int((found.class_probs[rows] >= rule.min_score).sum()))
     rows = rows[: min(count, rule.max_regions)]

@@ -8,6 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
+import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -113,44 +116,57 @@ def load_weights(model: torch.nn.Module, path: Path) -> None:
     """Fill `model` with the tensors of a checkpoint of any known format and naming.
 
     Tensors that the model's class declares in `unused_tensors` (a regular expression) may be there and are dropped;
-    those that its `default_tensors` gives may be missing.
+    those that its `default_tensors` gives may be missing. What its `doubts` says of the others is a warning.
 
     Raises:
         InputNotFound: there is no such file.
         WeightsError: it cannot be read safely, or tensors are missing, unknown, of another shape or not finite; names
-            them and leaves the model as it was.
+            them, and the models that the file is for, and leaves the model as it was.
     """
     model.load_state_dict(matching_tensors(model, path))
 
 
 def matching_tensors(model: torch.nn.Module, path: Path) -> dict[str, torch.Tensor]:
     """The tensors that `load_weights` fills a model with; the model may be on the meta device. Raises the same."""
-    import re
-
     import torch
 
     from .checkpoints import read_checkpoint
-    from .tensor_names import canonical_names, foreign_project
 
-    expected = model.state_dict()
     loaded = read_checkpoint(path)
-    unused = re.compile(getattr(model, "unused_tensors", "$^"))
     try:
-        translated = canonical_names(loaded, expected)
+        state, problems = named_tensors(model, loaded)
     except WeightsError as error:
         raise WeightsError(f"{path}: {error}") from None
+    misfits = len(problems)
+    problems += [f"{name} holds NaN or infinite values" for name in state if not torch.isfinite(state[name]).all()]
+    if problems:
+        from .fitting import models_for
+
+        shown = "; ".join(sorted(problems)[:8]) + (f"; and {len(problems) - 8} more" if len(problems) > 8 else "")
+        others = ", ".join(models_for(loaded)) if misfits else ""
+        raise WeightsError(f"{path} does not fit this model{others and f', it is for {others}'}: {shown}")
+    if words := getattr(model, "doubts", lambda state: "")(state):
+        warnings.warn(f"{path}: {words}", stacklevel=1)  # of this line, so that it is shown once
+    return state
+
+
+def named_tensors(
+    model: torch.nn.Module, loaded: Mapping[str, torch.Tensor]
+) -> tuple[dict[str, torch.Tensor], list[str]]:
+    """Tensors of a checkpoint under the model's names, with its defaults, and what is missing, unknown or misshapen.
+
+    Raises: WeightsError: two names that mean the same tensor.
+    """
+    from .tensor_names import canonical_names
+
+    expected = model.state_dict()
+    unused = re.compile(getattr(model, "unused_tensors", "$^"))
+    translated = canonical_names(loaded, expected)
     names = {name: new for name, new in translated.items() if new in expected or not unused.match(new)}
-    defaults = getattr(model, "default_tensors", dict)()
-    state = defaults | {new: loaded[name] for name, new in names.items()}
+    state = getattr(model, "default_tensors", dict)() | {new: loaded[name] for name, new in names.items()}
     problems = [f"missing {name}" for name in expected if name not in state]
     problems += [f"unknown {name}" for name, new in names.items() if new not in expected]
     for name in expected.keys() & state.keys():
         if state[name].shape != expected[name].shape:
             problems.append(f"{name} has shape {list(state[name].shape)}, expected {list(expected[name].shape)}")
-        elif not torch.isfinite(state[name]).all():
-            problems.append(f"{name} holds NaN or infinite values")
-    if problems:
-        shown = "; ".join(sorted(problems)[:8]) + (f"; and {len(problems) - 8} more" if len(problems) > 8 else "")
-        known = foreign_project(names)
-        raise WeightsError(f"{path} does not fit this model: {known + ': ' if known else ''}{shown}")
-    return state
+    return state, problems

@@ -1,5 +1,3 @@
-import warnings
-
 import numpy as np
 import pytest
 import torch
@@ -85,12 +83,9 @@ def test_names_and_shapes_are_those_of_the_published_checkpoint(golden):
     assert rest == {"roi_heads.box_predictor.bbox_pred.weight", "roi_heads.box_predictor.bbox_pred.bias"}
 
 
-def test_other_anchors_are_warned_about():
-    network = CaffeProposalNetwork(BuaCaffeConfig())
-    own = network.state_dict()
-    name = ANCHORS.removeprefix("proposal_generator.")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        network.load_state_dict(own)
-    with pytest.warns(UserWarning, match="sides of 3 to 46 px"):
-        network.load_state_dict(own | {name: own[name] / 16})
+def test_other_anchors_are_doubted():
+    with torch.device("meta"):
+        network = BuaCaffeDetector(BuaCaffeConfig())
+    own = network.default_tensors()
+    assert network.doubts(own) == "" and network.doubts({ANCHORS: own[ANCHORS] + 0.5}) == ""
+    assert "sides of 3 to 46 px where Caffe's have 43 to 735" in network.doubts({ANCHORS: own[ANCHORS] / 16})

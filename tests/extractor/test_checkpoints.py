@@ -77,6 +77,19 @@ def test_pickles_of_python_2_are_read(tmp_path):
     np.testing.assert_array_equal(read_checkpoint(tmp_path / "old.pkl")["a.bias"].numpy(), STATE["a.bias"])
 
 
+@pytest.mark.parametrize("start", b"\x80(\x90")
+def test_a_safetensors_file_may_begin_as_a_pickle_does(tmp_path, start):
+    """It begins with the length of its header."""
+    path, padding = tmp_path / "x.safetensors", 0
+    while padding < 300:
+        save_file({"x": torch.ones(2)}, str(path), {"padding": "x" * padding})
+        if path.read_bytes()[0] == start:
+            break
+        padding += 8
+    assert path.read_bytes()[0] == start
+    assert read_checkpoint(path)["x"].tolist() == [1, 1]
+
+
 @pytest.mark.parametrize("dtype", [">f4", "<f8", "<f2", "<i8"])
 def test_other_number_formats_become_float32(tmp_path, dtype):
     array = np.asfortranarray(np.arange(6).reshape(2, 3).astype(dtype))

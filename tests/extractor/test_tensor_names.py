@@ -1,7 +1,7 @@
 import pytest
 
 from cache import WeightsError
-from extractor.tensor_names import canonical_names, foreign_project
+from extractor.tensor_names import canonical_names
 
 
 @pytest.mark.parametrize(
@@ -44,14 +44,3 @@ def test_a_prefix_goes_only_when_every_name_has_it():
 def test_two_names_of_one_tensor_are_refused():
     with pytest.raises(WeightsError, match="objectness_logits.bias under two names"):
         canonical_names(["rpn.head.cls_logits.bias", "proposal_generator.rpn_head.objectness_logits.bias"])
-
-
-def test_checkpoints_of_another_project_are_called_by_name(golden):
-    for listing in ("bua_caffe_r101_state_dict.txt", "bua_d2_r101_state_dict.txt", "bua_d2_x152_state_dict.txt"):
-        names = [line.split()[0] for line in (golden / listing).read_text().splitlines()]
-        assert "MILVLG" in foreign_project(names) and "MILVLG" in foreign_project(f"module.{name}" for name in names)
-    for listing in ("r101c4_state_dict.txt", "x101fpn_state_dict.txt"):
-        names = [line.split()[0] for line in (golden / listing).read_text().splitlines()]
-        assert foreign_project(names) == ""
-    # the attribute head that Pythia's checkpoint may hold is not MILVLG's
-    assert foreign_project([*names, "roi_heads.box.predictor.attr_linear1.weight"]) == ""
