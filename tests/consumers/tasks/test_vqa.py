@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+import roivault
 from cache import DataError, InputNotFound, UsageError
 from consumers.tasks import Selection, load_task
 from consumers.tasks.vqa import LANGUAGES
@@ -82,6 +83,16 @@ def test_languages_are_those_of_maxm_and_xgqa(folder):
             load_task("vqa2", folder).path(selection)
     with pytest.raises(UsageError, match="answers 'french' are not english or translated"):
         load_task("vqa2", folder, answers="french")
+
+
+def test_a_training_set_is_chosen_for_tasks_without_one_of_their_own(folder, capsys):
+    line = ["--encoder", "uniter-small", "--store", "s.roi", "--annotations", str(folder)]
+    assert roivault.main(["finetune", *line, "--task", "gqa", "--train-on", "vqa2"]) == 2
+    assert "--train-on vqa2 is for maxm and xgqa, not for gqa" in capsys.readouterr().err
+    assert roivault.main(["finetune", *line, "--task", "maxm", "--train-on", "vqa2", "--language", "en,xx"]) == 2
+    assert "vqa2 has no xx train" in capsys.readouterr().err
+    assert roivault.main(["finetune", *line, "--task", "maxm", "--train-on", "vqa2", "--language", "all"]) == 66
+    assert "train-bn.jsonl is not there" in capsys.readouterr().err
 
 
 def test_xgqa_is_trained_on_translated_questions_with_english_answers(folder):
