@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cache import DataError
+
 from ..recipes import Recipe
 from ..tasks import Example, Task
 from .base import Batch, companion
@@ -46,7 +48,14 @@ class Vilt(Labelling):
     def batch(self, examples: Sequence[Example], pictures: Sequence[np.ndarray], max_tokens: int) -> Batch:
         ids, mask = self.text([one.text for one in examples], max_tokens, "max_length" if self.legacy else True)
         pixels = [np.ascontiguousarray(one[..., ::-1]) for one in pictures] if self.legacy else list(pictures)
-        seen = self.processor(images=pixels, input_data_format="channels_last", return_tensors="pt")
+        try:
+            seen = self.processor(images=pixels, input_data_format="channels_last", return_tensors="pt")
+        except ValueError as error:  # a side would be less than a patch
+            ratios = [max(one.shape[:2]) / min(one.shape[:2]) for one in pictures]
+            key = examples[int(np.argmax(ratios))].images[0][0]
+            raise DataError(
+                f"{key!r} cannot be prepared for ViLT: one side is {max(ratios):.1f} times the other"
+            ) from error
         return Batch.of(ids, mask, seen["pixel_values"], seen["pixel_mask"])
 
     def forward(self, ids: Tensor, mask: Tensor, pixels: Tensor, pixel_mask: Tensor) -> Tensor:

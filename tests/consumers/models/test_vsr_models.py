@@ -109,6 +109,12 @@ def test_vilt_reads_blue_for_red_and_padding_under_legacy_only(folders):
         torch.testing.assert_close(padded, quirky(*batches[1]))  # the padding of texts is attended to
 
 
+def test_a_picture_that_is_too_long(folders):
+    model = load_model("vilt", folders["vilt"])
+    with pytest.raises(DataError, match="'000000000001' cannot be prepared for ViLT: one side is 20.0 times the other"):
+        model.batch(ROWS[:2], [np.zeros((40, 48, 3), np.uint8), np.zeros((20, 400, 3), np.uint8)], 40)
+
+
 def test_clip_compares_a_caption_with_its_negation(folders):
     model = load_model("clip-negation", folders["clip-negation"])
     (one,) = pictures_of("clip-negation", 1)
