@@ -6,9 +6,11 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 JSON_SECONDS = 10.0
+GONE = (OSError, ValueError)  # what writing raises once the reader of a pipe has ended, or a terminal was closed
 
 
 class Progress:
@@ -34,12 +36,23 @@ class Progress:
 
             self._bar = Bar(*self._columns(), console=Console(file=sys.stderr), transient=True)
             self._task = self._bar.add_task(self._what, total=None, facts="")
-            self._bar.start()
+            with suppress(*GONE):
+                self._bar.start()
         return self
 
     def __exit__(self, *error: object) -> None:
         if self._bar:
-            self._bar.stop()
+            with suppress(*GONE):
+                self._bar.stop()
+
+    def tell(self, text: str) -> None:
+        """Show a line of text beside the progress, at once."""
+        if self._quiet:
+            return
+        try:
+            print(text, file=sys.stderr, flush=True)
+        except GONE:
+            self._quiet = True  # the work goes on, whoever looks at it
 
     def _show(self, done: int, total: int | None, line: dict[str, Any], facts: str = "") -> None:
         """`line` is the JSON; `facts` what a bar may show besides."""
@@ -47,7 +60,7 @@ class Progress:
             self._bar.update(self._task, completed=done, total=total, facts=facts)
         elif not self._quiet and (now := time.monotonic()) - self._last >= JSON_SECONDS:
             self._last = now
-            print(json.dumps(line), file=sys.stderr, flush=True)
+            self.tell(json.dumps(line))
 
 
 class ByteProgress(Progress):

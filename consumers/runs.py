@@ -47,6 +47,7 @@ CANDIDATES = "1000"  # pictures that an encoder, which looks at each pair, ranks
 TARGET_DEV = ("xgqa",)  # tasks whose few-shot runs were validated in the language itself
 
 Report = Callable[[int, int], None]
+Tell = Callable[[str], None]  # is told what is unusual about the data, before the work; the result has it as well
 
 
 @dataclass(frozen=True)
@@ -235,7 +236,9 @@ class EvaluationRun(Setting):
         return Selection("test", self.language, translated=self.setup == "translate-test" and self.language != "en")
 
 
-def evaluate(run: EvaluationRun, folder: str | Path, progress: Report | None = None) -> dict[str, Any]:
+def evaluate(
+    run: EvaluationRun, folder: str | Path, progress: Report | None = None, tell: Tell = lambda note: None
+) -> dict[str, Any]:
     """Predict the test set, leave the predictions in `folder` in the published layout, and score them.
 
     Retrieval leaves a matrix of scores beside the lists of the 20 best pictures, and goes on with one that is there.
@@ -255,6 +258,8 @@ def evaluate(run: EvaluationRun, folder: str | Path, progress: Report | None = N
     data = run.data(encoder, task, [run.selection], recipe.max_tokens if recipe else task.max_tokens, run.shuffled)
     classes = [] if writes or run.selection.translated else without_class(task, data.examples)
     notes = [*task.notes(), *data.notes, *classes]
+    for note in notes:
+        tell(note)
     folder.mkdir(parents=True, exist_ok=True)
     result = folder / f"{run.file_name}_result.json"
     if task.metric == "recall":
@@ -339,6 +344,7 @@ def finetune(
     report: Callable[[Progress, dict[str, float] | None, int], None] | None = None,
     stop: Callable[[], bool] = lambda: False,
     wandb: str | None = None,
+    tell: Tell = lambda note: None,
 ) -> dict[str, Any]:
     """Fine-tune, or go on with a run of the same facts in `folder`.
 
@@ -358,6 +364,8 @@ def finetune(
     dev = run.data(encoder, task, run.dev_selections, recipe.max_tokens, most=recipe.dev_items)
     drawn = [str(encoder.report)] if encoder.report and encoder.report.fresh else []
     notes = [*data.notes, *oddities(task, data, isinstance(encoder, Model) and encoder.writes), *drawn]
+    for note in notes:
+        tell(note)
     if isinstance(encoder, Model):
         objective = encoder.objective(task)
     else:

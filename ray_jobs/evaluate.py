@@ -127,7 +127,7 @@ class Evaluation:
                 if self._stop and self._stop() and done < total:
                     raise KeyboardInterrupt
 
-            return runs.evaluate(run, self._out, report)
+            return runs.evaluate(run, self._out, report, progress.tell)
 
 
 def _languages(run: EvaluationRun, asked: str) -> list[str]:

@@ -184,7 +184,7 @@ class Finetuning:
                 best = {"dev": progress.best} if progress.best >= 0 else {}
                 show(progress.updates, updates, loss=progress.loss, lr=progress.rate, **best)
 
-            return runs.finetune(run, folder, report, stop, self._wandb)
+            return runs.finetune(run, folder, report, stop, self._wandb, show.tell)
 
 
 def best_rates(rows: list[Row]) -> list[dict[str, Any]]:

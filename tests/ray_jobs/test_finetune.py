@@ -1,5 +1,7 @@
 """What `finetune` refuses before it trains, and what a disk that is full leaves behind."""
 
+import errno
+import io
 import json
 import resource
 import signal
@@ -12,6 +14,7 @@ import roivault
 from cache import Regions, StoreWriter, WeightsError
 from consumers.encoders import load_encoder, save_encoder
 from consumers.tasks import load_task
+from ray_jobs.signals import INTERRUPTED
 
 NAME = "uniter-small-xvnli-en"
 
@@ -31,13 +34,13 @@ def small(miniature):
 
 @pytest.fixture
 def finetune(small, tmp_path, capsys):
-    def run(*more, **instead):
+    def run(*more, quiet=True, **instead):
         given = {
             "encoder": "uniter-small", "task": "xvnli", "store": small.store, "annotations": small.annotations,
             "tokenizer": small.tokenizer, "out": tmp_path / "out", "batch": 2, "accumulate": 1, "epochs": 1, **instead,
         }  # fmt: skip
         line = [str(part) for name, value in given.items() for part in (f"--{name}", value)]
-        code = roivault.main(["finetune", *line, "--quiet", *map(str, more)])
+        code = roivault.main(["finetune", *line, *["--quiet"] * quiet, *map(str, more)])
         return code, capsys.readouterr()
 
     return run
@@ -71,7 +74,31 @@ def test_stores_of_another_kind(finetune, tmp_path, facts, code, message):
 
 def test_another_number_of_regions_is_told(finetune, tmp_path):
     code, said = finetune(store=store(tmp_path / "other.roi", "01", regions=50))
-    assert code == 0 and "have up to 50 regions, of which uniter-small reads 36" in said.out
+    assert code == 0 and "have up to 50 regions, of which uniter-small reads 36" in said.out and not said.err
+
+
+def test_notes_are_told_before_training(finetune, tmp_path, monkeypatch, capsys):
+    told = []
+
+    def train(trainer, stop):
+        told.append(capsys.readouterr().err)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("consumers.training.Trainer.run", train)
+    code, said = finetune(quiet=False, store=store(tmp_path / "other.roi", "01", regions=50))
+    assert code == INTERRUPTED and "have up to 50 regions, of which uniter-small reads 36" in told[0]
+
+
+def test_a_reader_of_the_progress_that_ends_costs_the_run_nothing(finetune, monkeypatch):
+    class Closed(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError(errno.EPIPE, "gone")
+
+    monkeypatch.setattr("cache.progress.JSON_SECONDS", 0.0)
+    with monkeypatch.context() as closed:
+        closed.setattr("sys.stderr", Closed())
+        code, said = finetune("--json", quiet=False)
+    assert code == 0 and json.loads(said.out)["runs"][0]["status"] == "done"
 
 
 def change(small, old, new):
