@@ -35,6 +35,11 @@ class FrozenBatchNorm2d(nn.Module):
         scale = self.weight.double() / (self.running_var.double() + self.eps).sqrt()
         return scale, self.bias.double() - self.running_mean.double() * scale
 
+    def float32_scale_and_shift(self) -> tuple[Tensor, Tensor]:
+        """As `scale_and_shift`, f32, rounded at each step as maskrcnn-benchmark does."""
+        scale = self.weight * (self.running_var + self.eps).rsqrt()
+        return scale, self.bias - self.running_mean * scale
+
 
 class Conv(nn.Conv2d):
     """Convolution without bias followed by its norm, the norm's tensors under `.norm`."""

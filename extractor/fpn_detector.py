@@ -50,7 +50,8 @@ class FPNDetector(nn.Module):
     # the box regression and the attribute head in the published file
     unused_tensors = r"roi_heads\.box_predictor\.(bbox_pred|cls_embed|attr_linear[12])\."
     reduced = ("backbone", "proposal_generator.rpn_head.conv", "roi_heads.box_head")
-    widened = tuple(f"backbone.bottom_up.res{number}.0.shortcut" for number in (2, 3, 4, 5))
+    stepwise = ("backbone.bottom_up",)
+    planewise = ("backbone.bottom_up.res5",)
 
     def __init__(self, config: FPNConfig, norm: Norm = NormWithoutEpsilon):
         super().__init__()

@@ -15,7 +15,9 @@ HAS_OPERATORS = all(hasattr(torch.ops.mkldnn, name) for name in ("_convolution_p
 
 
 def conv_relu(conv: nn.Module, x: Tensor, residual: Tensor | None = None) -> Tensor:
-    """relu(conv(x) + residual); `residual` is overwritten with it."""
+    """relu(conv(x) + residual); `residual` may be overwritten with it. A module may have a `conv_relu` of its own."""
+    if hasattr(conv, "conv_relu"):
+        return conv.conv_relu(x, residual)
     if _fuses(conv, x, residual):
         arguments = (x, conv.weight, conv.bias, conv.padding, conv.stride, conv.dilation, conv.groups)
         if residual is None:

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from .detections import Detections
 from .devices import DTYPES
+from .stepwise import use_stepwise
 from .weights import load_weights
-from .wide import use_wide
 from .winograd import use_winograd
 
 
@@ -25,7 +25,9 @@ class Network(Protocol):
     Attributes:
         reduced: names of the submodules that run in a lower precision when one is asked for. They take inputs of the
             dtype of their weights; everything else stays float32.
-        widened: optional, names of 1x1 convolutions with merged norms that sum in float64 where the rest is float32.
+        stepwise: optional, names of submodules that keep their norms in float32 on CPUs, to round as published.
+        planewise: optional, names within those whose convolutions sum as on maps that lie plane by plane.
+        part: optional, a regular expression for how the names begin of the tensors that are read of a checkpoint.
         unused_tensors: optional, a regular expression for tensors of a checkpoint that are not needed.
         default_tensors: optional, a method that gives tensors by name which a checkpoint may lack.
         complete: optional, a method that takes the `Detections` that were kept and adds what depends on it.
@@ -78,6 +80,8 @@ def make_fast(network: nn.Module, device: torch.device, precision: str) -> nn.Mo
     in memory pixel by pixel (channels last), which is what both CPUs and GPUs are fastest at.
     """
     network.eval().requires_grad_(False)
+    if device.type == "cpu" and precision == "float32":
+        use_stepwise(network, getattr(network, "stepwise", ()), getattr(network, "planewise", ()))
     for module in network.modules():
         if hasattr(module, "fold"):
             module.fold()
@@ -85,6 +89,4 @@ def make_fast(network: nn.Module, device: torch.device, precision: str) -> nn.Mo
         network.get_submodule(name).to(DTYPES[precision])
     if device.type == "cpu":
         use_winograd(network)
-        if precision == "float32":
-            use_wide(network, getattr(network, "widened", ()))
     return network.to(device, memory_format=torch.channels_last)
