@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,22 @@ from torch import Tensor
 
 from cache import InputNotFound, WeightsError
 from cache.pickles import UnsafePickle, load_pickle
+from cache.tensor_files import is_index, tensors_in
 
 _ZIP = b"PK\x03\x04"
 _LEGACY_TORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"  # a pickled magic number, which torch wrote before 1.6
 _PARTS = ("model", "state_dict")  # where training frameworks put the network, beside optimizer and schedule
 
 
-def read_checkpoint(path: Path) -> dict[str, Tensor]:
+def read_checkpoint(path: Path, part: str = "") -> dict[str, Tensor]:
     """The network's tensors in a file, f32 on the CPU, under the names they have there.
 
-    Reads safetensors, torch files (.pth, .bin, both layouts) and pickles of numpy arrays (detectron2's .pkl). A "model"
-    or "state_dict" in the file is taken for the whole; whatever is beside it is not.
+    Reads safetensors, indexes of those in several files, torch files (.pth, .bin, both layouts) and pickles of numpy
+    arrays (detectron2's .pkl). A "model" or "state_dict" in the file is taken for the whole; whatever is beside it is
+    not.
+
+    Args:
+        part: regular expression for how the names begin of those that are wanted; others of safetensors are not read.
 
     Raises:
         InputNotFound: there is no such file.
@@ -38,7 +44,7 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
             head = file.read(64)
     except OSError as error:
         raise InputNotFound(f"the checkpoint {path} cannot be read: {error.strerror or error}") from error
-    read = _reader(path, head)
+    read = _reader(path, head, part)
     try:
         content = read(path)
     except WeightsError:
@@ -47,18 +53,19 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
         raise _refusal(path, error.name) from error
     except (Exception, MemoryError) as error:  # a damaged file can fail a parser in any way
         raise _explain(path, error) from error
-    return _tensors(path, content)
+    return _tensors(path, content, re.compile(part))
 
 
 def _is_safetensors(head: bytes) -> bool:
     return len(head) > 8 and head[8:9] == b"{" and int.from_bytes(head[:8], "little") < 100 << 20
 
 
-def _reader(path: Path, head: bytes):
+def _reader(path: Path, head: bytes, part: str) -> Callable[[Path], Any]:
     if head.startswith((_ZIP, _LEGACY_TORCH)):
         return _read_torch
-    if _is_safetensors(head):  # before the pickles: the length it begins with may look like the start of one
-        return _read_safetensors
+    # before the pickles: the length that safetensors begin with may look like the start of one
+    if _is_safetensors(head) or is_index(path):
+        return partial(_read_safetensors, part=part)
     if head.startswith(b"\x80") or re.match(rb"[(}c]", head):
         return _read_pickle
     if not head:
@@ -79,10 +86,15 @@ def _read_torch(path: Path) -> Any:
         return torch.load(file, map_location="cpu", weights_only=True)
 
 
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    from safetensors.torch import load_file
+def _read_safetensors(path: Path, part: str) -> dict[str, Tensor]:
+    from safetensors import safe_open
 
-    return load_file(path)
+    tensors, wanted = {}, re.compile(part)
+    for file, names in (tensors_in(path, part) if is_index(path) else {path: None}).items():
+        with safe_open(file, framework="pt") as opened:
+            names = filter(wanted.match, opened.keys()) if names is None else names
+            tensors |= {name: opened.get_tensor(name) for name in names}
+    return tensors
 
 
 def _read_pickle(path: Path) -> Any:
@@ -104,7 +116,7 @@ def _refusal(path: Path, name: str) -> WeightsError:
     return WeightsError(f"{path} asks to run {name}, which no checkpoint needs: nothing of it was run or loaded")
 
 
-def _tensors(path: Path, content: Any) -> dict[str, Tensor]:
+def _tensors(path: Path, content: Any, wanted: re.Pattern) -> dict[str, Tensor]:
     for part in _PARTS:
         if isinstance(content, Mapping) and isinstance(content.get(part), Mapping):
             content = content[part]
@@ -112,6 +124,8 @@ def _tensors(path: Path, content: Any) -> dict[str, Tensor]:
         raise WeightsError(f"{path} holds a {type(content).__name__}, not named tensors")
     tensors: dict[str, Tensor] = {}
     for name, value in content.items():
+        if not wanted.match(str(name)):
+            continue
         if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "fiub":
             value = torch.from_numpy(np.array(value, np.float32))
         if isinstance(value, Tensor):
@@ -119,7 +133,7 @@ def _tensors(path: Path, content: Any) -> dict[str, Tensor]:
                 raise WeightsError(f"{path}: {name} is not a plain tensor of numbers")
             tensors[str(name)] = value.float()
     if not tensors:
-        raise WeightsError(f"{path} holds no tensors")
+        raise WeightsError(f"{path} holds no tensors{wanted.pattern and f' whose names begin as {wanted.pattern}'}")
     return tensors
 
 

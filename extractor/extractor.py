@@ -71,7 +71,7 @@ class Extractor:
         self._weights = weights_path(preset, weights)
         if weights is None and preset.urls:
             check_recorded(self._weights)
-        self.weights_sha256 = weights_sha256(self._weights)
+        self.weights_sha256 = weights_sha256(self._weights, preset.part)
         self._network = self._load(self.precision)
 
     def _load(self, precision: str) -> nn.Module:

@@ -1,4 +1,5 @@
-"""Grids: image transformers (CLIP, ViT, SigLIP) whose patches are the regions, and what all grids share."""
+"""Grids: image transformers (CLIP, ViT, SigLIP, those of BLIP-2 and PaliGemma) whose patches are the regions, and what
+all grids share."""
 
 from __future__ import annotations
 
@@ -43,21 +44,24 @@ _SIGLIP_NAMES = [(re.compile(r"^(?!vision_model\.)"), "vision_model.")]
 class TransformerGrid(nn.Module):
     """An image encoder of transformers behind the interface of `networks.Network`.
 
-    A cell's features are what the last layer says of its patch: for CLIP before, for ViT and SigLIP after the closing
-    layer norm, as transformers' `last_hidden_state`. The embedding of the whole image is CLIP's projected one and
-    SigLIP's pooled one, neither normalised, and ViT's class token after the norm; its pooler, which half of the
-    published checkpoints lack, is not used.
+    A cell's features are what the last layer says of its patch: for CLIP before, for all others after the closing layer
+    norm, as transformers' `last_hidden_state`. The embedding of the whole image is CLIP's projected one and SigLIP's
+    pooled one, neither normalised, and the class token after the norm of ViT and BLIP-2; ViT's pooler, which half of
+    the published checkpoints lack, is not used. BLIP-2's Q-Former reads the embedding and then the cells, row by row.
+    PaliGemma has none; its projector reads the cells.
     """
 
     reduced = ("model",)
-    # the text side of the published pairs, heads of classifiers and what is computed
-    unused_tensors = r"(text_model|text_projection|pooler|classifier)\.|logit_(scale|bias)$|.*\.position_ids$"
+    # the text side of the published pairs, heads that have no use here and what is computed
+    unused_tensors = (
+        r"(text_model|text_projection|pooler|classifier|vision_model\.head)\.|logit_(scale|bias)$|.*\.position_ids$"
+    )
 
     def __init__(self, architecture: TransformerConfig):
         super().__init__()
-        self.config = architecture
+        self.config, self.part = architecture, architecture.part
         self.model = _build(architecture)
-        names = {"vit": _VIT_NAMES, "siglip": _SIGLIP_NAMES}.get(architecture.kind, [])
+        names = {"vit": _VIT_NAMES, "clip": []}.get(architecture.kind, _SIGLIP_NAMES)
         self._published = {name: _translate(name, names) for name in self.model.state_dict()}
 
     def state_dict(self, *args, **kwargs) -> dict[str, Tensor]:
@@ -74,18 +78,21 @@ class TransformerGrid(nn.Module):
         patches, embeddings = self.encode(images)
         rows, columns = (size // self.config.patch for size in images.shape[2:])
         y, x = (np.arange(count + 1) * self.config.patch for count in (rows, columns))
-        finite = torch.isfinite(patches).flatten(1).all(dim=1) & torch.isfinite(embeddings).all(dim=1)
+        finite = torch.isfinite(patches).flatten(1).all(dim=1)
+        if embeddings is not None:
+            finite &= torch.isfinite(embeddings).all(dim=1)
         for index, good in enumerate(finite.tolist()):
             cells = patches[index].reshape(rows, columns, -1)
             boxes = None if rois is None else rois[index]
-            yield describe(cells, y, x, boxes, chunk or self.config.roi_chunk, embeddings[index]) if good else None
+            whole = None if embeddings is None else embeddings[index]
+            yield describe(cells, y, x, boxes, chunk or self.config.roi_chunk, whole) if good else None
 
-    def encode(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Patches f32[B,n,d], row by row, and embeddings f32[B,g] of images f32[B,3,h,w]."""
+    def encode(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Patches f32[B,n,d], row by row, and embeddings f32[B,g], if there are any, of images f32[B,3,h,w]."""
         found = self.model(pixel_values=images.to(next(self.model.parameters()).dtype))
         hidden = found.last_hidden_state.float()
-        if self.config.kind == "siglip":
-            return hidden, found.pooler_output.float()
+        if self.config.kind in ("siglip", "paligemma"):
+            return hidden, found.pooler_output.float() if self.config.embedding else None
         return hidden[:, 1:], found.image_embeds.float() if self.config.kind == "clip" else hidden[:, 0]
 
 
@@ -179,8 +186,10 @@ def _build(config: TransformerConfig) -> nn.Module:
     }
     if config.kind == "clip":
         return hf.CLIPVisionModelWithProjection(hf.CLIPVisionConfig(**shape, projection_dim=config.embedding))
-    if config.kind == "siglip":
-        return hf.SiglipVisionModel(hf.SiglipVisionConfig(**shape))
+    if config.kind == "blip2":
+        return hf.Blip2VisionModel(hf.Blip2VisionConfig(**shape))
+    if config.kind in ("siglip", "paligemma"):
+        return hf.SiglipVisionModel(hf.SiglipVisionConfig(**shape, vision_use_head=bool(config.embedding)))
     return hf.ViTModel(hf.ViTConfig(**shape), add_pooling_layer=False)
 
 

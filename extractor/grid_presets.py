@@ -6,11 +6,13 @@ Light on purpose (no torch).
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from cache import InputNotFound, UsageError
+from cache.tensor_files import INDEX
 
 from .configs import C5GridConfig, CentreCrop, GridCells
 from .preset import Preset
@@ -18,6 +20,7 @@ from .transformer_configs import (
     ARCHITECTURES,
     CONFIG,
     PROCESSORS,
+    WRITERS,
     TransformerConfig,
     find_settings,
     read_architecture,
@@ -72,9 +75,9 @@ def _preset(
     )
 
 
-def _of_the_hub(repository: str) -> tuple[str, tuple[str, ...]]:
+def _of_the_hub(repository: str, files: Sequence[str] = FOLDER_FILES) -> tuple[str, tuple[str, ...]]:
     """The name that a checkpoint is kept under, and its addresses."""
-    urls = tuple(f"https://huggingface.co/{repository}/resolve/main/{file}" for file in FOLDER_FILES)
+    urls = tuple(f"https://huggingface.co/{repository}/resolve/main/{file}" for file in files)
     return f"{repository.replace('/', '--')}.safetensors", urls
 
 
@@ -126,7 +129,7 @@ def c5_grid(detector: Preset, name: str, summary: str, pool: int) -> Preset:
 
 
 def transformer_preset(name: str) -> Preset:
-    """The preset for "clip:PLACE", "vit:PLACE" or "siglip:PLACE".
+    """The preset for "clip:PLACE", or another of `KINDS`.
 
     PLACE is a folder that transformers' `save_pretrained` wrote, or the name OWNER/NAME of a repository of the Hugging
     Face hub, whose configuration huggingface_hub reads and keeps; `weights fetch` downloads its checkpoint.
@@ -143,7 +146,7 @@ def transformer_preset(name: str) -> Preset:
         weights, urls = str(checkpoint_in(folder.resolve())), ()
     elif re.fullmatch(r"[\w.-]+/[\w.-]+", place):
         config, settings = find_settings(lambda file: _hub_json(place, file))
-        weights, urls = _of_the_hub(place)
+        weights, urls = _of_the_hub(place, (INDEX, FOLDER_FILES[0]) if kind in WRITERS else FOLDER_FILES)
     else:
         raise InputNotFound(f"--model {name}: there is no folder {folder}, and OWNER/NAME of the hub it is not")
     if config is None:

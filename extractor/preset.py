@@ -47,6 +47,11 @@ class Preset:
         return self.architecture.dim
 
     @property
+    def part(self) -> str:
+        """How the names begin of the tensors that it reads of a checkpoint, a regular expression; all where empty."""
+        return getattr(self.architecture, "part", "")
+
+    @property
     def classes(self) -> tuple[str, ...]:
         """Class names; a record's class_ids index them. The background class is not among them."""
         return read_vocabulary(self.class_file)

@@ -38,6 +38,7 @@ _MASKRCNN_BENCHMARK = [
 
 _TRANSFORMERS = [
     (re.compile(r"^(embeddings\.p|encoder\.layers\.|post_layernorm\.|head\.)"), r"vision_model.\1"),  # SigLIP by itself
+    (re.compile(r"^(model\.)?vision_tower\.(vision_model\.)?"), "vision_model."),  # SigLIP within PaliGemma
     (re.compile(r"^vit\."), ""),  # a ViT within a classifier
 ]
 

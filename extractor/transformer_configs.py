@@ -15,13 +15,16 @@ from cache import UsageError, WeightsError
 
 from .configs import CentreCrop
 
-KINDS = ("clip", "vit", "siglip")
+WRITERS = ("blip2", "paligemma")  # models that write texts, of which the image side is taken
+KINDS = ("clip", "vit", "siglip", *WRITERS)
 CONFIG, PROCESSOR, BOTH_PROCESSORS = "config.json", "preprocessor_config.json", "processor_config.json"
 FILTERS = {1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 _MODEL_TYPES = {
     "clip": ("clip", "clip_vision_model"),
     "vit": ("vit",),
     "siglip": ("siglip", "siglip_vision_model"),
+    "blip2": ("blip-2",),
+    "paligemma": ("paligemma",),
 }
 
 
@@ -30,10 +33,11 @@ class TransformerConfig:
     """An image transformer of the transformers package, whose patches are the cells of a grid.
 
     Attributes:
-        kind: "clip" (Radford et al. 2021), "vit" (Dosovitskiy et al. 2021) or "siglip" (Zhai et al. 2023).
+        kind: "clip" (Radford et al. 2021), "vit" (Dosovitskiy et al. 2021), "siglip" (Zhai et al. 2023), or the image
+            side of "blip2" (Li et al. 2023) or of "paligemma" (Beyer et al. 2024).
         hidden: length of a patch's vector; heads of attention share it, mlp is the width of the layers between.
         patch, image: sides in pixels of a patch and of the whole input.
-        embedding: length of the vector of the whole image; for CLIP that of its projection.
+        embedding: length of the vector of the whole image; for CLIP that of its projection, for PaliGemma 0.
     """
 
     network: ClassVar[str] = "extractor.grid:TransformerGrid"
@@ -56,6 +60,11 @@ class TransformerConfig:
     @property
     def dim(self) -> int:
         return self.hidden
+
+    @property
+    def part(self) -> str:
+        """See `Preset.part`: models that write texts are many times as large as their image sides."""
+        return r"(model\.)?vision_(model|tower)\." if self.kind in WRITERS else ""
 
     @property
     def cells(self) -> int:
@@ -85,11 +94,17 @@ ARCHITECTURES = {
     "clip": TransformerConfig("clip", patch=32, embedding=512, activation="quick_gelu", norm_epsilon=1e-5),
     "vit": TransformerConfig("vit", activation="gelu", norm_epsilon=1e-12),
     "siglip": TransformerConfig("siglip", activation="gelu_pytorch_tanh", norm_epsilon=1e-6),
+    "blip2": TransformerConfig(
+        "blip2", hidden=1408, layers=39, heads=16, mlp=6144, patch=14, embedding=1408, norm_epsilon=1e-6
+    ),
+    "paligemma": TransformerConfig("paligemma", embedding=0, activation="gelu_pytorch_tanh", norm_epsilon=1e-6),
 }
 PROCESSORS = {
     "clip": CentreCrop(short_side=224, **_CLIP_STATISTICS),
     "vit": CentreCrop(filter="bilinear"),
     "siglip": CentreCrop(),
+    "blip2": CentreCrop(**_CLIP_STATISTICS),
+    "paligemma": CentreCrop(),
 }
 
 
@@ -100,6 +115,8 @@ def read_architecture(kind: str, config: dict[str, Any], where: str) -> Transfor
     vision = config.get("vision_config") or config.get("vision_config_dict") or config
     base = ARCHITECTURES[kind]
     for option, needed in (("num_channels", 3), ("qkv_bias", True), ("vision_use_head", True)):
+        if kind == "paligemma" and option == "vision_use_head":
+            continue  # it reads patches and no embedding, so that most have no head
         if vision.get(option, needed) != needed:
             raise UsageError(f"{where}: {option} is {vision[option]!r}, for now it must be {needed!r}")
 
@@ -118,7 +135,7 @@ def read_architecture(kind: str, config: dict[str, Any], where: str) -> Transfor
         mlp=count(vision, "intermediate_size", base.mlp),
         patch=count(vision, "patch_size", base.patch),
         image=count(vision, "image_size", base.image),
-        embedding=count(config, "projection_dim", base.embedding) if kind == "clip" else hidden,
+        embedding=count(config, "projection_dim", base.embedding) if kind == "clip" else base.embedding and hidden,
         activation=vision.get("hidden_act", base.activation),
         norm_epsilon=vision.get("layer_norm_eps", base.norm_epsilon),
     )

@@ -6,7 +6,6 @@ Importing this needs no torch, so that a job can tell which weights it will use 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import warnings
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cache import InputNotFound, WeightsError
+from cache.tensor_files import INDEX, is_index, part_sha256, read_header
 
 from .preset import Preset, weights_folder
 
@@ -54,7 +54,7 @@ def weights_path(preset: Preset, weights: str | Path | None = None) -> Path:
 
 def checkpoint_in(folder: Path) -> Path:
     """The checkpoint in a folder that transformers wrote, or what it would be called."""
-    files = [folder / name for name in FOLDER_FILES]
+    files = [folder / name for name in (FOLDER_FILES[0], INDEX, *FOLDER_FILES[1:])]
     return next((file for file in files if file.is_file()), files[0])
 
 
@@ -87,28 +87,26 @@ def file_sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def weights_sha256(path: Path) -> str:
+def weights_sha256(path: Path, part: str = "") -> str:
     """What tells a checkpoint from others in a store's fingerprint, hexadecimal.
 
     The sha256 of the file, or of the file it was converted from, so that the original and its conversion are the same.
     Only what lies in the cache is believed about its origin: `weights import` wrote it, and its checksum is kept.
+    Of a checkpoint in several files, or of which only a part is read (`Preset.part`), it is that of what is read.
+
+    Raises: WeightsError: of several files, one is damaged or missing.
     """
     if path.resolve().parent == weights_folder().resolve():
         if source := read_metadata(path).get(SOURCE_SHA256):
             return source
+    if is_index(path) or (part and read_header(path)):
+        return part_sha256(path, part)
     return file_sha256(path)
 
 
 def read_metadata(path: Path) -> dict[str, str]:
     """The text entries in the header of a safetensors file; empty for any other file."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if length > 100 << 20 or file.read(1) != b"{":
-            return {}
-        try:
-            metadata = json.loads(b"{" + file.read(length - 1)).get("__metadata__")
-        except ValueError:
-            return {}
+    metadata = read_header(path).get("__metadata__")
     return metadata if isinstance(metadata, dict) else {}
 
 
@@ -132,7 +130,7 @@ def matching_tensors(model: torch.nn.Module, path: Path) -> dict[str, torch.Tens
 
     from .checkpoints import read_checkpoint
 
-    loaded = read_checkpoint(path)
+    loaded = read_checkpoint(path, getattr(model, "part", ""))
     try:
         state, problems = named_tensors(model, loaded)
     except WeightsError as error:

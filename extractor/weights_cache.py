@@ -12,14 +12,16 @@ import fcntl
 import http.client
 import json
 import os
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 from cache import DiskError, InputNotFound, UsageError, WeightsError
 from cache.files import cache_folder
+from cache.tensor_files import INDEX, read_index
 
 from .preset import Preset, weights_folder
 from .weights import SOURCE_SHA256, file_sha256, is_readable, matching_tensors, weights_sha256
@@ -62,11 +64,17 @@ def fetch_weights(preset: Preset, urls: Sequence[str] = (), report: Report | Non
         downloads.mkdir(parents=True, exist_ok=True)
         for url in (*urls, *preset.urls):
             file = downloads / f"{preset.weights}-{Path(urlsplit(url).path).name or 'checkpoint'}"
+            if file.name.endswith(INDEX):
+                file = downloads / f"{preset.weights}-files" / INDEX  # the others get the names that it gives them
+                file.parent.mkdir(exist_ok=True)
             with _locked(file):
                 if target.is_file():  # another process was faster
                     return target
                 try:
                     _download(url, file, report)
+                    others = _beside(file, preset.part) if file.name == INDEX else []
+                    for other in others:
+                        _download(urljoin(url, other.name), other, report)
                 except (*_NETWORK_ERRORS, ValueError) as error:
                     plain = isinstance(error, urllib.error.URLError) and not isinstance(error, urllib.error.HTTPError)
                     failures.append(f"  {url}: {error.reason if plain else error}")
@@ -74,13 +82,20 @@ def fetch_weights(preset: Preset, urls: Sequence[str] = (), report: Report | Non
                 try:
                     return import_weights(preset, file, url)
                 finally:
-                    file.unlink(missing_ok=True)
+                    for one in (file, *others):
+                        one.unlink(missing_ok=True)
     raise InputNotFound(
         f"the weights of model {preset.name!r} cannot be reached:\n"
         + "\n".join(failures)
         + "\nGive another address with --url, or copy the file here from a machine that has it and run\n"
         + f"  roivault weights import {preset.name} FILE"
     )
+
+
+def _beside(index: Path, part: str) -> list[Path]:
+    """The files that an index names for a part of a checkpoint, in its folder. Raises: WeightsError."""
+    wanted = re.compile(part)
+    return [index.parent / name for name in sorted({f for t, f in read_index(index).items() if wanted.match(t)})]
 
 
 def import_weights(preset: Preset, file: Path, source: str = "") -> Path:
@@ -99,7 +114,7 @@ def import_weights(preset: Preset, file: Path, source: str = "") -> Path:
     _refuse_unpublished(preset)
     if not is_readable(file):
         raise InputNotFound(f"there is no file {file}, or none that may be read")
-    digest = weights_sha256(file)
+    digest = weights_sha256(file, preset.part)
     if source:
         _refuse_change(source, digest, recorded())
     state = matching_tensors(empty_network(preset.architecture), file)

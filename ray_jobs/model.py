@@ -41,7 +41,7 @@ class Choices:
 
     def fingerprint(self) -> dict[str, str | int | float | bool]:
         """For the store: everything that may change a byte of a record. `precision` must be resolved."""
-        sha256 = weights_sha256(weights_path(self.preset, self.weights))
+        sha256 = weights_sha256(weights_path(self.preset, self.weights), self.preset.part)
         extractor = fingerprint(self.preset, sha256, self.precision, self.policy)
         given = self.boxes.choices() if self.boxes is not None else {}
         return {**extractor, "feature_dtype": self.dtype, "given_boxes": self.boxes is not None, **given}
