@@ -21,7 +21,7 @@ from .lending import Slabs
 from .mapped import BoxesAndFeatures
 from .regions import BFLOAT16, Regions
 
-LOCATIONS = (4, 5, 7)
+LOCATIONS = (4, 5, 6, 7)
 GLOBAL_REGIONS = ("none", "first", "last")
 DTYPES = torch.float32, torch.float16, torch.bfloat16
 _SMALLEST_NORM = 1e-12
@@ -48,7 +48,7 @@ class Collation:
         if self.pad_to_max and self.max_regions is None:
             raise UsageError("pad_to_max needs max_regions")
         if not isinstance(self.num_locations, int) or self.num_locations not in LOCATIONS:
-            raise UsageError(f"num_locations={self.num_locations!r} is not 4, 5 or 7")
+            raise UsageError(f"num_locations={self.num_locations!r} is not 4, 5, 6 or 7")
         require_one_of("global_region", self.global_region, GLOBAL_REGIONS)
         if self.dtype not in DTYPES:
             raise UsageError(f"dtype={self.dtype} is not torch.float32, torch.float16 or torch.bfloat16")
@@ -130,7 +130,9 @@ def collate_regions(
         max_regions: keep at most so many rows of an image, its first ones; the mean region counts as one of them and
             is always kept. None keeps all.
         pad_to_max: R is max_regions, else it is the largest number of rows in the batch.
-        num_locations: 4, 5 or 7 numbers for each location.
+        num_locations: 4 numbers for each location, corners as fractions of the image size; 5: and the area; 6: and
+            width and height; 7: and all three. `torch.cat((features, locations), -1)` with 6 is what OSCAR+ (VinVL)
+            reads.
         global_region: "first" or "last" adds one row to each image, the mean of all its regions (before truncation);
             its box is the whole image. "none" adds none.
         normalize: divide each row of features, and each location vector but that of the mean region, by its L2 norm;
@@ -169,7 +171,7 @@ def _fill(
 
 
 def _locate(locations: np.ndarray, boxes: np.ndarray, sizes: np.ndarray) -> None:
-    """Write the location vectors [B, R, 4|5|7] of boxes [B, R, 4] in images of sizes (w, h) [B, 2].
+    """Write the location vectors [B, R, 4|5|6|7] of boxes [B, R, 4] in images of sizes (w, h) [B, 2].
 
     One number of all vectors at a time: numpy is slow where the last dimension is short.
     """
@@ -178,9 +180,10 @@ def _locate(locations: np.ndarray, boxes: np.ndarray, sizes: np.ndarray) -> None
     )  # fmt: skip
     if locations.shape[2] > 4:
         width, height = x2 - x1, y2 - y1
-        if locations.shape[2] == 7:
+        if locations.shape[2] > 5:
             locations[..., 4], locations[..., 5] = width, height
-        np.multiply(width, height, out=locations[..., -1])
+        if locations.shape[2] != 6:
+            np.multiply(width, height, out=locations[..., -1])
 
 
 def _tensor(array: np.ndarray) -> Tensor:

@@ -246,7 +246,7 @@ def test_wrong_options(path):
         (dict(batch_size=0), "batch_size=0"),
         (dict(batch_size="8"), "batch_size='8'"),
         (dict(keys="text"), "keys='text' is not a list"),
-        (dict(num_locations=6), "num_locations=6"),
+        (dict(num_locations=3), "num_locations=3"),
         (dict(num_locations="5"), "num_locations='5'"),
         (dict(max_regions=2.5), "max_regions=2.5"),
         (dict(seed=None), "seed=None"),
