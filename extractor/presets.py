@@ -110,7 +110,9 @@ VG_X101_IGLUE = replace(
     selection=PerClassNMS(min_score=0.0, min_regions=100, pixel_inclusive=True, clip=False),
 )
 
-# The port's configuration was not at hand. Assumed are the thresholds of vg-r101, and 36 for both of its bounds.
+# The port takes the first of its NMS thresholds that keeps at least min_detections and at most max_detections regions.
+# Its published configuration was not at hand. Assumed are the thresholds of vg-r101, and 36 for both bounds; code that
+# uses the port often sets them to 10 and 100 itself.
 FRCNN_VG_HF = replace(
     VG_R101,
     name="frcnn-vg-hf",
