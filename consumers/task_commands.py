@@ -148,6 +148,10 @@ def stats(
     for row in found["splits"]:
         figures = ", ".join(f"{row[name]:,} {name} ({row[f'published_{name}']} published)" for name in _COUNTED)
         say(f"{row['split']} over all languages: {figures}")
+    for row in found["shots"]:
+        counts = {name: " or ".join(f"{count:,}" for count in row[name]) for name in _COUNTED}
+        figures = ", ".join(f"{counts[name]} {name} ({row[f'published_{name}']:,} published)" for name in _COUNTED)
+        say(f"{row['shots']} shots in each language: {figures}")
     if shared := found["shared_pictures"]:
         say("pictures that are in the test sets of two languages")
         table(("", *shared), [(one, *(row.get(other, "") for other in shared)) for one, row in shared.items()])

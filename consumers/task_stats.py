@@ -21,6 +21,12 @@ PUBLISHED_SPLITS = {
     "xflickrco": {"train": ("29K", "145K"), "dev": ("1K", "5K"), "test": ("2K", "2K")},
     "wit": {"train": ("469K", "500K"), "dev": ("4.6K", "4.6K"), "test": ("6.2K", "9.6K")},
 }
+PUBLISHED_SHOTS = {  # table 6: shots -> pictures and rows of a few-shot set, in every language that has it
+    "xvnli": {"1": (1, 3), "5": (5, 18), "10": (10, 39), "20": (20, 75), "25": (25, 90), "48": (48, 168)},
+    "xgqa": {"1": (1, 27), "5": (5, 155), "10": (10, 317), "20": (20, 594), "25": (25, 704), "48": (48, 1490)},
+    "marvl": {"1": (8, 4), "2": (16, 8), "4": (32, 16), "10": (80, 40), "10x2": (80, 80)},
+    "xflickrco": {shots: (int(shots), int(shots)) for shots in ("1", "5", "10", "25", "50", "100")},
+}
 PUBLISHED_SINGLE = {  # table 7: percent of WIT's test pictures that have one caption only
     "en": 70.9, "ar": 91.2, "bg": 94.9, "da": 93.0, "el": 97.2, "et": 93.6, "id": 96.0, "ja": 90.8, "ko": 95.8,
     "tr": 95.6, "vi": 93.7,
@@ -32,8 +38,9 @@ def task_stats(task: Task) -> dict[str, Any]:
     """Facts of the sets that are on the disk.
 
     Returns: {"sets": one row a set, "splits": one row a split over all its languages, where table 1 has a figure of it,
-        "shared_pictures": {language: {language: pictures in the test sets of both}}, where they differ, "more": what
-        `Task.more_stats` tells}.
+        "shots": one row for each number of shots of table 6, with the counts of all languages, "shared_pictures":
+        {language: {language: pictures in the test sets of both}}, where they differ, "more": what `Task.more_stats`
+        tells}.
 
     Raises: as `Task.load`.
     """
@@ -43,8 +50,8 @@ def task_stats(task: Task) -> dict[str, Any]:
     tests = {one.language: found for one, found in pictures.items() if one.split == "test" and not one.translated}
     rows = [_set(task, one, examples, tests.get(one.language, set())) for one, examples in there.items()]
     return {
-        "sets": rows, "splits": list(_splits(task, there, pictures)), "shared_pictures": _shared(tests),
-        "more": task.more_stats() if there else {},
+        "sets": rows, "splits": list(_splits(task, there, pictures)), "shots": list(_shots(task, there, pictures)),
+        "shared_pictures": _shared(tests), "more": task.more_stats() if there else {},
     }  # fmt: skip
 
 
@@ -103,6 +110,18 @@ def _splits(task: Task, there: Mapping[Selection, Sequence[Example]], pictures: 
             "rows": sum(len(there[one]) for one in counted),
             "published_rows": rows,
         }
+
+
+def _shots(task: Task, there: Mapping[Selection, Sequence[Example]], pictures: Mapping[Selection, set[str]]) -> Any:
+    for shots, (images, rows) in PUBLISHED_SHOTS.get(task.name, {}).items():
+        if sets := [one for one in there if one.shots == shots]:
+            yield {
+                "shots": shots,
+                "pictures": sorted({len(pictures[one]) for one in sets}),
+                "published_pictures": images,
+                "rows": sorted({len(there[one]) for one in sets}),
+                "published_rows": rows,
+            }
 
 
 def _shared(tests: Mapping[str, set[str]]) -> dict[str, dict[str, int]]:

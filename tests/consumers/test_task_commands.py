@@ -75,6 +75,8 @@ def test_stats(capsys, annotations):
     assert code == 0 and english["rows"] == 3 and english["blank"] == 1 and english["unlabelled"] == 1
     assert english["labels"] == {"neutral": 2, "-": 1}
     assert english["words"] == {"mean": 5 / 3, "median": 2, "most": 3}
+    code, said = run(capsys, "stats", "xvnli", annotations)
+    assert code == 0 and "1 shots in each language: 1 pictures (1 published), 3 rows (3 published)" in said.out
     assert english["characters"]["most"] == len("two dogs run") and english["published"] == {"rows": 3, "pictures": 1}
 
 
@@ -107,3 +109,7 @@ def test_published_sets_are_as_the_paper_counts_them(capsys, task, pictures, row
         shared = found["shared_pictures"]
         assert shared["en"]["ja"] == shared["ja"]["en"] == 338 and shared["el"]["ja"] == 19
         assert run(capsys, "stats", task, SHARED / "data/iglue/datasets")[0] == 0
+    odd = {row["shots"]: row["pictures"] for row in found["shots"] if row["pictures"] != [row["published_pictures"]]}
+    assert odd == ({"10x2": [85, 87, 90]} if task == "marvl" else {})
+    assert all(row["rows"] == [row["published_rows"]] for row in found["shots"])
+    assert len(found["shots"]) == {"wit": 0, "marvl": 5}.get(task, 6)
