@@ -11,6 +11,7 @@ from typing import Any
 
 from .compare import Comparison, recorded
 from .distribution import Distribution
+from .families import apart
 
 SHOWN = 0.05  # share of the images that have to show a cause
 LARGE = 0.3  # the same of causes that could be the consequence of another in fewer
@@ -18,8 +19,7 @@ UNRELATED, RELATED = 0.2, 0.5  # alignment up to which features are of other wei
 LEAST_REGIONS, LEAST_IMAGES = 10, 6  # that the statements about features and ids need
 LEAST_COLOURS = 8
 CROSSED, KEPT = 0.6, 0.2  # share of colours crossed between red and blue from which, and up to which, it is settled
-NEARLY_ALL = 0.85  # share of regions
-EXPOSED = 0.05  # share of regions that stay the same although the boxes that were pooled are others
+NEARLY_ALL, EXPOSED = 0.85, 0.05  # share of regions: in both; the same although the boxes that were pooled are others
 
 _RECORDED = {  # cause -> names of recorded choices that would bring it about
     "channel_order": ("preprocess.channels",),
@@ -60,7 +60,7 @@ def causes(report: Comparison) -> list[Cause]:
         nobody = "no image is in both, under no key rule that is known"
         return [Cause("unknown", "no image can be read on both sides" if report.unreadable else nobody, 0)]
     found: list[Cause] = []
-    for look in (_keys, _images, _dtypes, _columns, _features, _boxes, _selection, _ids):
+    for look in (_keys, _images, _dtypes, _columns, _families, _features, _boxes, _selection, _ids):
         found += look(report)
     for cause in found:
         cause.evidence += _recorded_evidence(cause.name, report)
@@ -131,6 +131,12 @@ def _columns(report: Comparison) -> Iterator[Cause]:
             other = "B" if side == "A" else "A"
             yield Cause("appended_columns", f"{other} appends {abs(a - b)} numbers to the features of {side}", images,
                         [f"{a} and {b} columns; the first {min(a, b)} are the same"])  # fmt: skip
+
+
+def _families(report: Comparison) -> Iterator[Cause]:
+    said, images = apart(*report.traits), report.count("features", "different") + report.without_match
+    if said and _enough(report, images, LARGE):
+        yield Cause("other_family", said[0], images, said[1:])
 
 
 def _features(report: Comparison) -> Iterator[Cause]:
@@ -294,8 +300,8 @@ def _short(value: Any) -> str:
 
 def _unexplained(report: Comparison, named: set[str]) -> list[str]:
     """Aspects that differ in many images though no cause was named that would make them differ."""
-    deep = {"channel_order", "resize_rule", "other_input", "other_weights", "other_images", "resized_images",
-            "orientation", "pooled_boxes"}  # fmt: skip
+    deep = {"channel_order", "resize_rule", "other_input", "other_weights", "other_family", "other_images",
+            "resized_images", "orientation", "pooled_boxes"}  # fmt: skip
     left = []
     if _enough(report, report.count("features", "different") + report.without_match, LARGE) and not named & deep:
         left.append("features")

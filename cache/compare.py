@@ -13,6 +13,7 @@ import numpy as np
 from .contents import Contents, KeyedContents
 from .distribution import Distribution, short
 from .errors import UsageError
+from .families import Traits
 from .formats.base import Problem
 from .key_forms import Translation, missing_from, translation
 from .labels import Labels, names_of
@@ -46,6 +47,7 @@ class Comparison:
         differences: norm of the difference over the norm, of matched regions.
         distinct, image_distinct: sums behind the alignments: cosines of what belongs together and of what does not, and
             their number; of regions also how many are the same all the same.
+        traits: of A and of B, habits that tell families of detectors apart.
         warm_cold: how colours named on both sides agree in these images: "kept", or "crossed" between red and blue.
     """
 
@@ -75,6 +77,7 @@ class Comparison:
     classes: Labels = field(default_factory=Labels)
     attributes: Labels = field(default_factory=Labels)
     warm_cold: Counter[str] = field(default_factory=Counter)
+    traits: tuple[Traits, Traits] = field(default_factory=lambda: (Traits(), Traits()))
 
     @property
     def alignment(self) -> float | None:
@@ -142,6 +145,7 @@ class Comparison:
             "classes": self.classes.to_dict(),
             "attributes": self.attributes.to_dict(),
             "red_and_blue": dict(self.warm_cold),
+            "families": {side: list(traits.possible()) for side, traits in zip("ab", self.traits, strict=True)},
             "examples": {name: keys for name, keys in self.examples.items() if isinstance(name, str)},
             "recorded": recorded(self.choices),
         }  # fmt: skip
@@ -151,6 +155,8 @@ class Comparison:
     def add(self, a: Regions, b: Regions, words: tuple[Words, Words]) -> None:
         """Take in the two records of one image; `words` are the vocabularies of A and B."""
         pair = compare_pair(a, b)
+        self.traits[0].add(a)
+        self.traits[1].add(b)
         self.compared += 1
         self.equal += pair.equal
         self.dtypes[str(a.features.dtype), str(b.features.dtype)] += 1
@@ -226,6 +232,7 @@ def compare(
         UsageError: both are foreign, or keys are given for one.
     """
     report = Comparison((a.name, b.name), (a.format, b.format), (a.choices, b.choices), (a.count(), b.count()))
+    report.traits = Traits.of(a.vocabularies), Traits.of(b.vocabularies)
     turned = not isinstance(b, KeyedContents)
     streamed, other = (b, a) if turned else (a, b)
     if not isinstance(other, KeyedContents):

@@ -104,6 +104,8 @@ def _print_stats(found: Stats, top: int) -> None:
         if count := found.troubles[name]:
             regions = f" ({found.troubled_regions[name]:,} regions)" if found.troubled_regions[name] else ""
             say(f"{count:,} records {text}{regions}, such as {', '.join(map(repr, found.examples[name][:3]))}")
+    for hint in found.traits.hints():
+        say(hint)
     for kind, count in found.unreadable.items():
         say(f"{count:,} records could not be read: {kind}, such as {found.examples[f'unreadable: {kind}'][0]!r}")
     if not found.records:

@@ -11,6 +11,7 @@ import numpy as np
 
 from .contents import Contents
 from .distribution import Distribution, short
+from .families import Traits
 from .formats.base import Problem
 from .regions import Regions
 
@@ -52,6 +53,7 @@ class Stats:
         sizes: (width, height) -> number of records, of the first MOST_SIZES sizes.
         unreadable: why records could not be read -> how many; `examples` has keys of `unreadable: WHY`.
         live: bool[d], features that are not zero everywhere.
+        traits: habits of the first records, which tell families of detectors apart.
     """
 
     name: str
@@ -73,6 +75,9 @@ class Stats:
     sizes: Counter[tuple[int, int]] = field(default_factory=Counter)
     unreadable: Counter[str] = field(default_factory=Counter)
     live: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        self.traits = Traits.of(self.vocabularies)
 
     @property
     def dead(self) -> int:
@@ -108,6 +113,7 @@ class Stats:
             "classes": self.named("classes", top),
             "attributes": self.named("attributes", top),
             "unused_names": unused,
+            **self.traits.to_dict(),
         }
 
     def _unused(self, what: str) -> int:
@@ -126,6 +132,7 @@ class Stats:
             self._example(f"unreadable: {record.kind}", record.key or record.where)
             return
         self.records += 1
+        self.traits.add(record)
         arrays = record.arrays()
         self.fields.update([*arrays, *(["source_digest"] if record.source_digest else [])])
         self.dtypes[str(record.features.dtype)] += 1

@@ -14,6 +14,7 @@ from cache import InputNotFound, Regions, UsageError
 from cache.causes import Cause, causes
 from cache.compare import Comparison, compare
 from cache.contents import HeldContents, KeyedContents
+from cache.families import MOST_RECORDS, Traits
 from cache.key_forms import Translation, translation
 from extractor import DecodePolicy, Preset, get_preset, list_extractors
 from extractor.configs import GridCells, Preprocess
@@ -36,6 +37,7 @@ SAME_MODEL = frozenset(
 )
 OTHER_IMAGES = frozenset(("other_images", "resized_images"))  # then nothing can be said of the model
 MOST_APPENDED = 7  # numbers that systems append to features: the box, its size and area
+NOT_INSTALLED = "not installed"
 TRIES = 4  # images that are tried for each that is wanted: some may not decode
 
 
@@ -75,7 +77,8 @@ class Trial:
 @dataclass
 class Identification:
     """What `identify` found. `trials` are in the order of how well they explain the cache; `skipped` says which models
-    were not tried, and why; `failures` which of the images could not be extracted."""
+    were not tried, and why; `failures` which of the images could not be extracted; `hints` what the records alone tell
+    of the family of detectors."""
 
     cache: str
     images: str
@@ -84,6 +87,7 @@ class Identification:
     trials: list[Trial] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
+    hints: list[str] = field(default_factory=list)
 
     @property
     def best(self) -> Trial | None:
@@ -91,7 +95,9 @@ class Identification:
 
     @property
     def decided(self) -> bool:
-        return bool(self.skipped if self.best is None else self.best.verdict != "unknown")
+        if self.best is None:
+            return bool(self.skipped) and not any(NOT_INSTALLED in reason for reason in self.skipped.values())
+        return self.best.verdict != "unknown"
 
     def to_dict(self) -> dict[str, Any]:
         best = self.best
@@ -100,7 +106,7 @@ class Identification:
             "made_by": best.model if best and best.made_it else None,
             "change": best.change if best and best.made_it else None,
             "decided": self.decided, "trials": [trial.to_dict() for trial in self.trials],
-            "skipped": self.skipped, "failures": self.failures,
+            "skipped": self.skipped, "failures": self.failures, "hints": self.hints,
         }  # fmt: skip
 
 
@@ -124,7 +130,8 @@ def identify(
         progress: is told what is being tried.
 
     Raises:
-        InputNotFound: none of the images is there, none can be decoded, or no weights are installed.
+        InputNotFound: none of the images is there, none can be decoded, or no weights are installed and the records
+            alone tell nothing.
         UsageError: weights without a model, or an unknown model.
     """
     if weights is not None and model is None:
@@ -132,6 +139,7 @@ def identify(
     presets = [get_preset(model)] if model else list(_by_cost())
     pairs = find_images(cache, images)
     report = Identification(cache.name, images, len(pairs))
+    report.hints = Traits.of(cache.vocabularies, cache.records(MOST_RECORDS)).hints()
     subject = _Subject(cache, pairs, sample, report)
     for preset in presets:
         if reason := _cannot(preset, subject.dim, weights):
@@ -149,7 +157,8 @@ def identify(
                     break
         if report.trials[-1].made_it:
             break
-    if not report.trials and all("not installed" in reason for reason in report.skipped.values()):
+    untried = not report.trials and all(NOT_INSTALLED in reason for reason in report.skipped.values())
+    if untried and not report.hints:
         raise InputNotFound("no model has its weights installed: see `roivault models` and `roivault weights fetch`")
     report.trials.sort(key=lambda trial: (not trial.made_it, -trial.same))
     return report
@@ -264,7 +273,7 @@ def _cannot(preset: Preset, dim: int, weights: str | None) -> str | None:
     if not 0 <= dim - preset.dim <= MOST_APPENDED:
         return f"its features have {preset.dim} numbers, those of the cache {dim}"
     if weights is None and not preset.weights_file.is_file():
-        return f"its weights are not installed: roivault weights fetch {preset.name}"
+        return f"its weights are {NOT_INSTALLED}: roivault weights fetch {preset.name}"
     return None
 
 

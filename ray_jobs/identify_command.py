@@ -60,6 +60,8 @@ def _print(found: Identification) -> None:
         say(f"made by {best.model}{change}{best.verdict.removeprefix('yes')}")
     else:
         say("made by none of the models that were tried" if found.decided else "which model made it cannot be told")
+    for hint in found.hints:
+        say(hint)
     rows = [(trial.model, trial.change or "as it is", trial.verdict, f"{trial.same:.0%}") for trial in found.trials]
     table(("model", "change", "made it", "same features"), rows)
     for name, reason in found.skipped.items():

@@ -116,6 +116,17 @@ def test_other_dimensions_decide_without_extracting(tmp_path, photos):
     assert not found.trials and found.decided and "numbers" in found.skipped["demo"]
 
 
+def test_without_weights_the_records_tell_the_family(tmp_path, photos, monkeypatch):
+    monkeypatch.setenv("ROIVAULT_HOME", str(tmp_path / "home"))
+    words = {"classes": [f"thing {i}" for i in range(1594)]}
+    with StoreWriter(tmp_path / "v.roi", "float16", vocabularies=words) as writer:
+        writer.write(records(6, 2048))
+    found = identify(StoreContents(tmp_path / "v.roi"), str(photos(6)), load=None)
+    assert not found.trials and not found.decided and found.to_dict()["made_by"] is None
+    assert "vinvl" in found.hints[0] and "1,594 classes by name" in found.to_dict()["hints"]
+    assert "roivault weights fetch vinvl-x152" in found.skipped["vinvl-x152"]
+
+
 @pytest.mark.parametrize("key", ["{0:04d}", "a/b/{0:04d}.jpg", "{0}"])
 def test_images_are_found_under_other_keys(store, photos, key):
     cache = store(records(key=key))
