@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cache import MissingKeys, RegionStore, StoreMismatch, UsageError
+from cache import DataError, MissingKeys, Regions, RegionStore, StoreMismatch, UsageError
 from cache.collate import Collation
 from cache.dataset import RegionDataset
 
 from .encoders import EncoderConfig, Tokenizer
+from .encoders.tags import packed
 from .tasks import Example
 
 SAMPLE = 64  # images that are looked at before anything starts
@@ -50,6 +51,8 @@ class TaskData:
         max_tokens: length at which texts are cut.
         others: so many more pictures of the store are added to `keys`, if it has them.
         shuffled: give each picture the regions of another one, so that nothing but the texts is left to go by.
+        tags: the names of a picture's objects follow the text: one of `encoders.tags.RULES` by which they are cut, or
+            None for texts alone.
 
     Attributes:
         examples: as given.
@@ -60,7 +63,7 @@ class TaskData:
 
     Raises:
         MissingKeys: names the pictures that the store lacks under all forms.
-        StoreMismatch: its features are not what the encoder reads.
+        StoreMismatch: its features are not what the encoder reads, or it has no objects to name.
     """
 
     def __init__(
@@ -72,8 +75,9 @@ class TaskData:
         max_tokens: int,
         others: int = 0,
         shuffled: bool = False,
+        tags: str | None = None,
     ):
-        self.examples, self.store, self.config = examples, store, config
+        self.examples, self.store, self.config, self.tags = examples, store, config, tags
         places: dict[tuple[str, ...], int] = {}
         rows = [[places.setdefault(forms, len(places)) for forms in example.images] for example in examples]
         self.images = np.array(rows, np.int64)
@@ -85,7 +89,11 @@ class TaskData:
         self.notes = check_store(store, self.keys, config)
         self._collate = Collation(**config.collation)
         self._regions = RegionDataset(store, self.keys)
-        self._tokens = tokenizer.rows([example.text for example in examples], max_tokens)
+        texts = [example.text for example in examples]
+        tokenizer.check(max_tokens)
+        self._tokens = tokenizer.rows(texts, max_tokens) if tags is None else tokenizer.pieces(texts)
+        self._names = ObjectNames(store, self.keys, tokenizer) if tags else None
+        self._ends, self._most = tokenizer.ends if tags else (), max_tokens
         self._pad = tokenizer.pad
 
     def __len__(self) -> int:
@@ -96,11 +104,21 @@ class TaskData:
 
         Raises: CorruptRecord, StoreDamaged, DiskError.
         """
-        return Inputs(*self.text(texts), *self.regions(images))
+        return Inputs(*self.text(texts, images), *self.regions(images))
 
-    def text(self, texts: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Ids and mask [B, L], L being the longest of them."""
-        return self._pad([self._tokens[i] for i in texts])
+    def text(self, texts: Sequence[int], images: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
+        """Ids and mask [B, L], L being the longest of them, with the tags of the images where there are any.
+
+        Raises: CorruptRecord, StoreDamaged, DiskError; DataError: an object that has no name.
+        """
+        if self._names is None:
+            return self._pad([self._tokens[i] for i in texts])
+        names, each = self._names(images), self.images.shape[1]
+        rows: list[list[int]] = []
+        for start in range(0, len(texts), each):
+            some = names[start : start + each]
+            rows += packed(self._tokens[texts[start]], some, self._most, *self._ends, rule=self.tags)
+        return self._pad(rows)
 
     def regions(self, images: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
         """Features, locations and mask of pictures by their places in `keys`.
@@ -109,6 +127,51 @@ class TaskData:
         """
         batch = self._collate(self._regions.boxes_and_features(list(images)))
         return batch.features, batch.locations, batch.mask
+
+
+class ObjectNames:
+    """The names of the objects in pictures as token ids, in the order of the regions, those that occur twice included.
+
+    Of a name with synonyms, as in "stop sign,stopsign", it is the first.
+
+    Args:
+        store: with classes and their vocabulary.
+        keys: of the pictures.
+
+    Raises: StoreMismatch: it has none.
+    """
+
+    def __init__(self, store: RegionStore, keys: Sequence[str], tokenizer: Tokenizer):
+        self._store, self._keys, self._tokenizer = store, keys, tokenizer
+        self._words = [name.split(",")[0] for name in store.manifest.vocabularies.get("classes", ())]
+        self._known: dict[int, list[int]] = {}
+        sample = store.get_many(keys[:1])
+        if not self._words or any(one.class_ids is None for one in sample):
+            lacks = "no names of classes" if not self._words else "no classes of its regions"
+            raise StoreMismatch(
+                f"the texts are to be followed by the names of the objects in the pictures, and {_where(store)} has "
+                f"{lacks}: extract with a preset that detects objects, such as vinvl-x152, or convert a cache "
+                "that has them"
+            )
+
+    def __call__(self, images: Sequence[int]) -> list[list[int]]:
+        """Of pictures by their places in `keys`. Raises: CorruptRecord, StoreDamaged, DiskError, DataError."""
+        if new := [image for image in dict.fromkeys(images) if image not in self._known]:
+            records = self._store.get_many([self._keys[image] for image in new])
+            names = self._tokenizer.pieces([self._names(one) for one in records])
+            self._known.update(zip(new, names, strict=True))
+        return [self._known[image] for image in images]
+
+    def _names(self, one: Regions) -> str:
+        ids = one.class_ids if one.class_ids is not None else ()
+        if len(ids) and not (0 <= min(ids) and max(ids) < len(self._words)):
+            where = _where(self._store)
+            raise DataError(f"{one.key!r} in {where} has classes beyond the {len(self._words)} that have names")
+        return " ".join(self._words[i] for i in ids)
+
+
+def _where(store: RegionStore) -> str:
+    return ", ".join(map(str, store.paths))
 
 
 def exchanged(keys: Sequence[str]) -> list[str]:
@@ -154,7 +217,7 @@ def check_store(store: RegionStore, keys: Sequence[str], config: EncoderConfig) 
     """
     step = max(1, len(keys) // SAMPLE)
     sample = store.get_many(list(dict.fromkeys(keys[::step]))[:SAMPLE])
-    where = ", ".join(map(str, store.paths))
+    where = _where(store)
     wrong = next((one for one in sample if one.features.shape[1] != config.feature_dim), None)
     if wrong is not None:
         raise StoreMismatch(

@@ -98,11 +98,16 @@ def score_captions(
             regions = _embed_images(encoder, data, images, device) if left else None
             for row in left:
                 rows = slice(row, min(row + TEXTS, shape[0]))
-                if row not in texts:
+                if data.tags:
+                    some = range(*rows.indices(shape[0]))
+                    embedded = [_with_tags(encoder, data, text, images.start, device) for text in some]
+                elif row in texts:
+                    embedded = texts[row]
+                else:
                     ids, mask = data.text(range(rows.start, rows.stop))
-                    texts[row] = encoder.embed_text(ids.to(device), mask.to(device))
+                    embedded = texts[row] = encoder.embed_text(ids.to(device), mask.to(device))
                 done -= int(np.isfinite(scores[rows, images]).sum())
-                scores[rows, images] = score_pairs(encoder, texts[row], regions, head).float().cpu().numpy()
+                scores[rows, images] = score_pairs(encoder, embedded, regions, head).float().cpu().numpy()
                 scores.flush()
                 done += (rows.stop - rows.start) * (images.stop - images.start)
                 if progress:
@@ -149,6 +154,18 @@ def _open_scores(path: Path, shape: tuple[int, int]) -> np.memmap:
     if scores.shape != shape or scores.dtype != np.float32:
         raise DataError(f"{path} holds {scores.dtype} {scores.shape}, not float32 {shape}: it is of other examples")
     return scores
+
+
+def _with_tags(
+    encoder: Encoder, data: TaskData, text: int, first: int, device: torch.device | str
+) -> Callable[[range], Embedded]:
+    """A caption with the tags of pictures, embedded; places of these count from `first`."""
+
+    def embed(images: range) -> Embedded:
+        ids, mask = data.text([text] * len(images), [first + image for image in images])
+        return encoder.embed_text(ids.to(device), mask.to(device))
+
+    return embed
 
 
 def _embed_images(encoder: Encoder, data: TaskData, images: slice, device: torch.device | str) -> Embedded:

@@ -48,9 +48,16 @@ class Objective(Protocol):
         """Sum over the items of what was right."""
 
 
-def objective_of(task: Task, config: EncoderConfig, negatives: HardNegatives | None = None) -> Objective:
-    """How a task is trained: by the label of each example, or for retrieval by four options."""
-    return Options(config, negatives) if task.metric == "recall" else Labels(task)
+def objective_of(
+    task: Task, config: EncoderConfig, negatives: HardNegatives | None = None, loss: str | None = None
+) -> Objective:
+    """How a task is trained: by the label of each example, or for retrieval by four options or by two pairs.
+
+    `loss` is the name in `encoders.losses` of one for labels, None for that of the task's head.
+    """
+    if task.metric != "recall":
+        return Labels(task, getattr(losses, loss) if loss else None)
+    return Matches() if config.retrieval_loss == "binary" else Options(config, negatives)
 
 
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -121,6 +128,39 @@ class Options:
 
     def score(self, logits: Tensor, target: Tensor) -> Tensor:
         return (logits.reshape(-1, OPTIONS).argmax(1) == target).sum()
+
+
+class Matches:
+    """Each caption comes with its picture and with a wrong pair: as often another picture's caption as another picture.
+    A pair is judged by itself (OSCAR, Li et al., ECCV 2020)."""
+
+    def pairs(self, data: TaskData, rows: Sequence[int], rng: np.random.Generator) -> Pairs:
+        own = data.images[:, 0]
+        others = len(data.keys) - 1
+        if not others:
+            raise DataError(f"retrieval needs wrong pairs, and the store has no picture beside {data.keys[0]!r}")
+        texts, images = [], []
+        for row in rows:
+            image = int(own[row])
+            texts.append(row)
+            images.append(image)
+            if rng.random() < 0.5 and (own != image).any():
+                texts.append(_caption_of_another(own, image, rng))
+                images.append(image)
+            else:
+                other = int(rng.integers(others))
+                texts.append(row)
+                images.append(other + (other >= image))
+        return Pairs(texts, images, torch.zeros(len(rows), dtype=torch.long))
+
+    def loss(self, logits: Tensor, target: Tensor) -> Tensor:
+        right = torch.zeros_like(logits.reshape(-1, 2))
+        right[:, 0] = 1
+        return losses.mean_binary(logits.reshape(-1, 2), right)
+
+    def score(self, logits: Tensor, target: Tensor) -> Tensor:
+        pairs = logits.reshape(-1, 2)
+        return (pairs[:, 0] > pairs[:, 1]).sum()
 
 
 def _caption_of_another(own: np.ndarray, image: int, rng: np.random.Generator) -> int:

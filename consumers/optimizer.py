@@ -58,7 +58,7 @@ def optimizer_of(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
     if recipe.optimizer == "volta":
         parameters = model.volta_parameters() if isinstance(model, Encoder) else _named(model)
         groups = parameter_groups({names[0]: parameter for names, parameter in parameters}, recipe.weight_decay)
-        return AdamW(groups, recipe.lr)
+        return AdamW(groups, recipe.lr, eps=recipe.eps)
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if recipe.optimizer == "adafactor":  # which has no momentum, and the rate in parts of a parameter's own size
         return torch.optim.Adafactor(trainable, recipe.lr, beta2_decay=-0.8, weight_decay=recipe.weight_decay)
@@ -76,7 +76,7 @@ def schedule_of(optimizer: torch.optim.Optimizer, recipe: Recipe, examples: int)
     if recipe.warmup_updates:
         return warmup_inverse_root(optimizer, recipe.warmup_updates)
     total = recipe.updates(examples)
-    return warmup_linear(optimizer, recipe.warmup * total, total)
+    return warmup_linear(optimizer, recipe.warmup * total, total, recipe.ahead)
 
 
 def parameter_groups(named: Mapping[str, nn.Parameter], weight_decay: float = 1e-4) -> list[dict]:
@@ -93,10 +93,14 @@ def parameter_groups(named: Mapping[str, nn.Parameter], weight_decay: float = 1e
     return [group for group in groups if group["params"]]
 
 
-def warmup_linear(optimizer: torch.optim.Optimizer, warmup: float, total: int) -> torch.optim.lr_scheduler.LambdaLR:
-    """Learning rate from 0 up over `warmup` steps, then down to 0 at step `total`; the first step has rate 0."""
+def warmup_linear(
+    optimizer: torch.optim.Optimizer, warmup: float, total: int, ahead: int = 0
+) -> torch.optim.lr_scheduler.LambdaLR:
+    """Learning rate from 0 up over `warmup` steps, then down to 0 at step `total`; the first step has rate 0, or
+    that of the step `ahead`."""
 
     def factor(step: int) -> float:
+        step += ahead
         if step < warmup:
             return step / max(1.0, warmup)
         return max(0.0, (total - step) / max(1.0, total - warmup))

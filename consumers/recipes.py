@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from cache import UsageError
+
+if TYPE_CHECKING:
+    from .encoders import EncoderConfig
 
 FEW_SHOT_RATES = (1e-4, 5e-5, 1e-5)
 FEW_SHOT_EPOCHS = 20
@@ -34,6 +38,10 @@ class Recipe:
         warmup_updates: updates in which the rate rises, before it falls with the inverse square root of their number;
             None for the straight lines that `warmup` and `scheduled` describe.
         most_updates: the end, within an epoch or not, where `epochs` would be more.
+        eps: of AdamW as the encoders were trained with.
+        loss: name in `encoders.losses`, None for the loss of the task's head.
+        regions, dropout: of the encoder while it is trained and tested on the task, None for its own.
+        ahead: the rate of an update is that of so many updates later.
     """
 
     lr: float
@@ -54,6 +62,11 @@ class Recipe:
     constant: bool = False
     warmup_updates: int | None = None
     most_updates: int | None = None
+    eps: float = 1e-6
+    loss: str | None = None
+    regions: int | None = None
+    dropout: float | None = None
+    ahead: int = 0
 
     def __post_init__(self) -> None:
         counts = ("batch", "accumulate", "epochs", "scheduled", "max_tokens", "validate_every", "dev_items")
@@ -83,6 +96,27 @@ class Recipe:
         return max(1, -(-self.items(examples) // self.micro) * self.scheduled // self.accumulate)
 
 
+def _oscar(lr: float, batch: int, epochs: int, max_tokens: int, regions: int, **more) -> Recipe:
+    """Of the commands that were released with OSCAR+ (VinVL, Zhang et al., CVPR 2021), its base model's."""
+    more = {"warmup": 0.0, "dropout": 0.3, **more}
+    return Recipe(
+        lr, batch, epochs=epochs, scheduled=epochs, weight_decay=0.05, max_tokens=max_tokens, seed=88, eps=1e-8,
+        regions=regions, **more,
+    )  # fmt: skip
+
+
+OSCAR = {
+    "gqa": _oscar(5e-5, 48, 5, 165, 45, loss="cross_entropy"),
+    "vqa2": _oscar(5e-5, 32, 25, 128, 50, loss="summed_binary"),
+    "nlvr2": _oscar(3e-5, 72, 20, 55, 40, loss="cross_entropy", warmup=10000 / 24000),  # updates of the whole set
+    "flickr30k": _oscar(2e-5, 128, 30, 70, 70, dropout=0.1),  # that of COCO, of 16 captions on each of 8 GPUs
+}
+OF_ENCODERS = {  # encoders with recipes of their own
+    "oscar": OSCAR,
+    "oscar-plus": OSCAR,
+    "oscar-plus-emb": {"gqa": _oscar(3e-5, 192, 5, 165, 45, loss="cross_entropy")},  # as xGQA's paper has it
+    "oscar-plus-ada": {"gqa": _oscar(1e-4, 192, 5, 165, 45, loss="cross_entropy")},
+}
 RECIPES = {
     "xvnli": Recipe(lr=2e-5, batch=128, accumulate=4),
     "gqa": Recipe(lr=4e-5, batch=256, accumulate=4, epochs=5, max_tokens=40, drop_last=True),
@@ -130,6 +164,26 @@ def few_shot_rates(task: str, encoder: str) -> tuple[float, ...]:
     return FEW_SHOT_RATES
 
 
+def own_recipe(task: str, encoder: str) -> Recipe | None:
+    """What an encoder's own publication has for a task, if anything."""
+    own = OF_ENCODERS.get(encoder, {})
+    return own.get(task) or own.get(SAME_AS.get(task, task))
+
+
+def fitted(config: EncoderConfig, task: str) -> EncoderConfig:
+    """An encoder's configuration with the number of regions and the dropout that its own recipe has for a task."""
+    if (own := own_recipe(task, config.name)) is None:
+        return config
+    rate = {} if own.dropout is None else {"dropout": own.dropout}
+    streams = {"text": replace(config.text, **rate), "image": replace(config.image, **rate)}
+    return replace(config, regions=own.regions or config.regions, **streams)
+
+
+def with_quirks(recipe: Recipe, task: str, encoder: str) -> Recipe:
+    """A recipe as the encoder's published code carried it out: OSCAR's took the rate of the update after."""
+    return replace(recipe, ahead=1) if own_recipe(task, encoder) else recipe
+
+
 def published_recipe(task: str, encoder: str, shots: str | None = None) -> Recipe:
     """The published hyper-parameters of a task and an encoder, for a few-shot set with its first learning rate.
 
@@ -146,7 +200,7 @@ def published_recipe(task: str, encoder: str, shots: str | None = None) -> Recip
         able = [name for name in MODELS if task in model_class(name).tasks]
         known = f"it is for the models {', '.join(able)}" if able else f"there are {', '.join([*RECIPES, *SAME_AS])}"
         raise UsageError(f"no recipe was published for {task} and {encoder}; {known}")
-    recipe = RECIPES[base]
+    recipe = own_recipe(task, encoder) or RECIPES[base]
     if shots is None or base in SAMPLED:
         return replace(recipe, accumulate=MORE_PARTS.get(base, {}).get(encoder, recipe.accumulate))
     if shots not in FEW_SHOT_BATCHES.get(base, {}):

@@ -20,7 +20,8 @@ import xxhash
 from cache import InputNotFound, UsageError, WeightsError, open_store
 
 from .data import TaskData
-from .encoders import Encoder, list_encoders, load_encoder, load_tokenizer
+from .encoders import Encoder, encoder_config, list_encoders, load_encoder, load_tokenizer
+from .encoders.tags import rule_of
 from .evaluation import predict_answers, score_captions, score_embeddings
 from .models import MODELS, NOT_RUN, list_models, load_model, model_class
 from .models.base import Model
@@ -30,7 +31,7 @@ from .negatives import HardNegatives
 from .objectives import objective_of
 from .oddities import oddities, without_class
 from .predictions import score_predictions
-from .recipes import Recipe, published_recipe
+from .recipes import Recipe, fitted, own_recipe, published_recipe, with_quirks
 from .tasks import Selection, Task, load_task
 from .tasks.files import find_file
 from .training import BEST, Progress, Trainer, weights_of
@@ -157,7 +158,8 @@ class Setting:
         if self.encoder in MODELS:
             return load_model(self.encoder, self.checkpoint, task, self.tokenizer, self.legacy)
         labels = len(task.labels) if task.metric == "accuracy" else 1
-        return load_encoder(self.encoder, self.checkpoint, heads={task.head: labels}, legacy=self.legacy)
+        config = fitted(encoder_config(self.encoder), task.name)
+        return load_encoder(config, self.checkpoint, heads={task.head: labels}, legacy=self.legacy)
 
     def data(
         self,
@@ -179,7 +181,8 @@ class Setting:
         tokenizer = load_tokenizer(encoder.config, self.tokenizer)
         one_picture = selections[0].split == "train" and len({keys for e in examples for keys in e.images}) == 1
         others = OTHER_PICTURES if one_picture and task.metric == "recall" else 0
-        return TaskData(examples, open_store(self.stores), encoder.config, tokenizer, max_tokens, others, shuffled)
+        store, tags = open_store(self.stores), rule_of(encoder.config, task.head)
+        return TaskData(examples, store, encoder.config, tokenizer, max_tokens, others, shuffled, tags)
 
 
 @dataclass(frozen=True)
@@ -254,7 +257,7 @@ def evaluate(
             f"{fresh[0]}: give a checkpoint that was fine-tuned on the task"
         )
     writes = isinstance(encoder, Model) and encoder.writes
-    recipe = encoder.recipe if isinstance(encoder, Model) else None
+    recipe = encoder.recipe if isinstance(encoder, Model) else own_recipe(task.name, run.encoder)
     data = run.data(encoder, task, [run.selection], recipe.max_tokens if recipe else task.max_tokens, run.shuffled)
     classes = [] if writes or run.selection.translated else without_class(task, data.examples)
     notes = [*task.notes(), *data.notes, *classes]
@@ -356,7 +359,7 @@ def finetune(
 
     Raises: as `Setting.data`, `Setting.build` and `Trainer`; DataError: no row has a label.
     """
-    recipe = run.resolved
+    recipe = with_quirks(run.resolved, run.task, run.encoder) if run.legacy else run.resolved
     task = run.load_task()
     torch.manual_seed(recipe.seed)
     encoder = run.build(task)
@@ -370,7 +373,7 @@ def finetune(
         objective = encoder.objective(task)
     else:
         hard = task.metric == "recall" and recipe.hard_negatives and len(data.keys) > 1
-        objective = objective_of(task, encoder.config, HardNegatives(data) if hard else None)
+        objective = objective_of(task, encoder.config, HardNegatives(data) if hard else None, recipe.loss)
     facts = {**asdict(replace(run, recipe=None, device="auto")), "weights": checkpoint_identity(run.checkpoint)}
     trainer = Trainer(
         encoder, task.head, objective, data, dev, recipe, folder, facts, run.on, run.bfloat16,

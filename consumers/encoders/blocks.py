@@ -34,9 +34,10 @@ class AttentionSide(nn.Module):
         return self._split(self.k(x)), self._split(self.v(x))
 
     def attend(self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-        """x [B, N, hidden] over keys and values [B, heads, M, d], mask [B, M] -> [B, N, hidden]"""
+        """x [B, N, hidden] over keys and values [B, heads, M, d], mask [B, M] or [B, N, M] -> [B, N, hidden]"""
         rate = self.attention_dropout if self.training else 0.0
-        found = F.scaled_dot_product_attention(self.queries(x), keys, values, mask[:, None, None], rate)
+        mask = mask[:, None, None] if mask.ndim == 2 else mask[:, None]
+        found = F.scaled_dot_product_attention(self.queries(x), keys, values, mask, rate)
         return self.norm(self.drop(self.out(found.transpose(1, 2).flatten(2))) + x)
 
 
@@ -47,8 +48,12 @@ class FeedForwardSide(nn.Module):
         self.norm = nn.LayerNorm(hidden, eps)
         self.drop = nn.Dropout(dropout)
 
+    def summed(self, x: Tensor) -> Tensor:
+        """What the norm reads."""
+        return self.drop(self.fc2(F.gelu(self.fc1(x)))) + x
+
     def forward(self, x: Tensor) -> Tensor:
-        return self.norm(self.drop(self.fc2(F.gelu(self.fc1(x)))) + x)
+        return self.norm(self.summed(x))
 
 
 class Block(nn.Module):
@@ -76,7 +81,9 @@ class AttentionBlock(Block):
             self.add_module(name, side)
 
     def joint(self, x: Tensor, mask: Tensor, rows: list[int] | None = None) -> Tensor:
-        """[B, N, hidden], mask bool [B, N] (of the keys) -> [B, N, hidden], or only the rows asked for"""
+        """[B, N, hidden], mask bool [B, N] (of the keys) or [B, N, N] -> [B, N, hidden], or only the rows asked for"""
+        if mask.ndim == 3 and rows is not None:
+            mask = mask[:, rows]
         return self.text.attend(x if rows is None else x[:, rows], *self.text.keys_values(x), mask)
 
     def forward(

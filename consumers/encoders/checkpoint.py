@@ -14,7 +14,6 @@ from cache import InputNotFound, WeightsError
 from cache.files import replace_file
 
 from .encoder import Encoder
-from .heads import HEADS
 from .names import volta_names
 
 FILE_NAMES = ("model.safetensors", "pytorch_model.safetensors", "pytorch_model_best.bin", "pytorch_model.bin")
@@ -25,7 +24,6 @@ PRETRAINING = re.compile(
     r"cls\.(predictions|bi_seq_relationship|seq_relationship|imagePredictions|qaPredictions)\."
     r"|bert\.encoder\.(pred_layer|pred_obj_layer)\.|.*\.position_ids$"
 )
-TASK_HEAD = re.compile(r"clfs_dict\.TASK\d+\.")
 
 
 @dataclass(frozen=True)
@@ -133,21 +131,19 @@ def fill(encoder: Encoder, state: Mapping[str, Tensor], source: str) -> LoadRepo
     odds with its tied twin.
     """
     state = normalised(state)
-    in_file = {name.split(".")[1] for name in state if TASK_HEAD.match(name)}
+    in_file = {match[1] for name in state if (match := encoder.head_names.match(name))}
     for head in encoder.heads.values():
-        tasks = HEADS[head.name].volta_tasks
-        head.volta_task = next((task for task in tasks if task in in_file), tasks[0])
+        head.root = next((root for root in head.roots if root in in_file), head.roots[0])
     problems, found, tied, fresh, used = Problems(), {}, [], [], set()
     names = volta_names(encoder)
-    fresh_heads = {key for key, head in encoder.heads.items() if head.volta_task not in in_file}
+    optional = encoder.optional + tuple(f"heads.{k}." for k, head in encoder.heads.items() if head.root not in in_file)
     parameters = dict(encoder.named_parameters())
     for own, twins in names.items():
         present = [name for name in twins if name in state]
         used.update(present)
         if not present:
-            kind, part = own.split(".")[:2]
-            optional = kind == "unused" or kind == "heads" and part in fresh_heads
-            (fresh if optional else problems.missing).append(own if optional else twins[0])
+            may_lack = own.startswith(optional)
+            (fresh if may_lack else problems.missing).append(own if may_lack else twins[0])
             continue
         if len(present) > 1:
             tied.append(tuple(present))
@@ -158,10 +154,13 @@ def fill(encoder: Encoder, state: Mapping[str, Tensor], source: str) -> LoadRepo
             problems.shape(name, state[name], parameters[own])
         found[own] = state[name]
     rest = [name for name in state if name not in used]
-    skipped = [name for name in rest if PRETRAINING.match(name) or TASK_HEAD.match(name)]
+    skipped = [name for name in rest if PRETRAINING.match(name) or encoder.head_names.match(name)]
     problems.unexpected = [name for name in rest if name not in set(skipped)]
     problems.raise_for(encoder, source)
     assign(encoder, found)
+    for own, parameter in encoder.named_parameters():
+        if own.startswith(encoder.config.frozen):
+            parameter.requires_grad_(False)
     return LoadReport(source, tuple(found), tuple(tied), tuple(skipped), tuple(fresh))
 
 

@@ -100,7 +100,8 @@ def vilbert_layout(
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """One encoder. `image_embedding` is a family of `image_embeddings.IMAGE_EMBEDDINGS`, "vl-bert" or "m3p"."""
+    """One encoder. `image_embedding` is a family of `image_embeddings.IMAGE_EMBEDDINGS`, or of
+    `registry.CLASSES`."""
 
     name: str
     image_embedding: str
@@ -111,6 +112,8 @@ class EncoderConfig:
     text_model: str = "bert"  # or "xlm-roberta", whose positions count from pad_id + 1
     max_positions: int = 512
     text_types: int = 2  # rows of the segment table; the segment of a text is 0
+    separator_id: int | None = None  # what stands behind it is of segment 1
+    tagged: tuple[str, ...] = ()  # heads whose texts are followed by the names of the objects in the picture
     pad_id: int = 0
     text: StreamConfig = field(default_factory=StreamConfig)
 
@@ -118,6 +121,7 @@ class EncoderConfig:
     location_dim: int = 5
     image_types: int = 0  # rows of a segment table of the image's own; 0: row 1 of the text's
     coordinate_dim: int = 256  # vl-bert: sines per coordinate
+    image_norm: bool = True  # oscar: whether the image's vectors are normalised
     image: StreamConfig = field(default_factory=StreamConfig)
 
     # What the region reader has to hand over, see `collation`.
@@ -129,7 +133,11 @@ class EncoderConfig:
     pool_activation: str = "relu"
     fusion: str = "mul"  # of the two pooled vectors: "mul", "sum" or "text" (the text's alone)
     classifier_size: int = 1536
-    retrieval_loss: str = "cross_entropy"  # or "triplet"
+    deep_heads: tuple[str, ...] = ()  # oscar: heads with a hidden layer of `classifier_size`
+    retrieval_loss: str = "cross_entropy"  # or "triplet", or "binary" for each pair by itself
+    adapters: tuple[int, int] | None = None  # oscar: widths of those of languages and of the task
+    frozen: tuple[str, ...] = ()  # how names of parameters begin that are not trained, once a checkpoint is loaded
+    any_vocabulary: bool = False  # the word table is as long as the checkpoint's
     norm_eps: float = 1e-12
     init_std: float = 0.02
 
@@ -139,7 +147,7 @@ class EncoderConfig:
             "global_region": ("first", "last", "none"),
             "fusion": ("mul", "sum", "text"),
             "pool_activation": ("relu", "tanh"),
-            "retrieval_loss": ("cross_entropy", "triplet"),
+            "retrieval_loss": ("cross_entropy", "triplet", "binary"),
         }
         for key, allowed in choices.items():
             if getattr(self, key) not in allowed:

@@ -6,6 +6,7 @@ many pairs embeds every text and every image once.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,7 +23,9 @@ from .config import IMAGE, TEXT, EncoderConfig
 from .heads import Head, head_labels
 from .image_embeddings import IMAGE_EMBEDDINGS
 from .inputs import check_pair, check_regions, check_text
+from .names import Modules, volta_modules, volta_names
 from .text_embedding import TextEmbedding
+from .volta import Shapes, read_bert
 
 if TYPE_CHECKING:
     from .checkpoint import LoadReport
@@ -96,8 +99,12 @@ class Encoder(nn.Module):
 
     `legacy` reproduces the published code where it makes a sample depend on its batch (see `VlBert`, `M3P`).
     `checkpointing = True` recomputes each sublayer in the backward pass instead of keeping its activations.
-    `report` says what a loaded checkpoint held.
+    `report` says what a loaded checkpoint held. `optional` are the beginnings of names of parameters that a checkpoint
+    may lack, `head_names` tells in checkpoints the tensors of heads, with what they begin with as its first group.
     """
+
+    optional: tuple[str, ...] = ()
+    head_names = re.compile(r"(clfs_dict\.TASK\d+)\.")
 
     def __init__(self, config: EncoderConfig, heads: Iterable[str] | Mapping[str, int] = (), legacy: bool = False):
         super().__init__()
@@ -110,12 +117,15 @@ class Encoder(nn.Module):
         self.pool_text = Pooler(config.text.hidden, config.pool_size, config.pool_activation)
         if config.fusion != "text":
             self.pool_image = Pooler(config.image.hidden, config.pool_size, config.pool_activation)
-        self.heads = nn.ModuleDict({name: Head(config, name, n) for name, n in head_labels(heads).items()})
+        self.heads = nn.ModuleDict({name: self.build_head(name, n) for name, n in head_labels(heads).items()})
 
     def forward(
         self, input_ids: Tensor, input_mask: Tensor, features: Tensor, locations: Tensor, region_mask: Tensor
     ) -> EncoderOutput:
         return self.fuse(self.embed_text(input_ids, input_mask), self.embed_regions(features, locations, region_mask))
+
+    def build_head(self, name: str, labels: int) -> Head:
+        return Head(self.config, name, labels)
 
     def image_embedding(self) -> nn.Module:
         return IMAGE_EMBEDDINGS[self.config.image_embedding](self.config)
@@ -215,13 +225,25 @@ class Encoder(nn.Module):
         """Rows of the position table that texts of this length need beside that many region slots."""
         return length
 
+    def volta_modules(self) -> Modules:
+        """Each module that has parameters, with its names in checkpoints, the canonical one first."""
+        return volta_modules(self)
+
+    @staticmethod
+    def read_volta(config: Mapping, family: str, shapes: Shapes) -> dict:
+        """Fields of `EncoderConfig` from a Volta configuration and the shapes in a state dict."""
+        return read_bert(config, family, shapes)
+
+    @staticmethod
+    def suited(config: EncoderConfig, state: Mapping[str, Tensor]) -> EncoderConfig:
+        """The configuration, with what this kind of encoder learns from the checkpoint alone."""
+        return config
+
     def to_volta(self) -> dict[str, Tensor]:
         """The weights under every name that Volta's state dict has, ties included; tied names share memory."""
         return {name: tensor.detach() for names, tensor in self.volta_parameters() for name in names}
 
     def volta_parameters(self) -> list[tuple[tuple[str, ...], nn.Parameter]]:
         """Each parameter with its names in Volta, the canonical one first."""
-        from .names import volta_names
-
         names = volta_names(self)
         return [(names[own], parameter) for own, parameter in self.named_parameters()]

@@ -46,13 +46,15 @@ HEADS = {
 
 class Head(nn.Module):
     """`head(output)` -> logits [B, labels]; with two images per text [B / 2, labels], where items 2i and 2i + 1 of the
-    batch are the images of text i."""
+    batch are the images of text i. `roots` are the beginnings of the names that it may have in checkpoints, `root` is
+    the one in use."""
 
     def __init__(self, config: EncoderConfig, name: str, labels: int):
         super().__init__()
         spec = HEADS[name]
         self.name, self.images, self.deep = name, spec.images, spec.deep
-        self.volta_task = spec.volta_tasks[0]
+        self.roots = tuple(f"clfs_dict.{task}" for task in spec.volta_tasks)
+        self.root = self.roots[0]
         width = config.pool_size * spec.images
         self.drop = nn.Dropout(config.text.dropout)
         if spec.deep:
@@ -62,21 +64,24 @@ class Head(nn.Module):
         self.logits = nn.Linear(width, labels)
 
     def forward(self, output: EncoderOutput) -> Tensor:
-        pooled = self.drop(output.pooled)
-        if pooled.shape[0] % self.images:
-            wanted = f"(a multiple of {self.images}, {pooled.shape[1]})"
-            raise InputError("pooled", pooled, wanted, f"{self.name} looks at {self.images} images per text")
-        pooled = pooled.reshape(-1, pooled.shape[1] * self.images)
+        pooled = self.of_all_images(self.drop(output.pooled))
         if self.deep:
             pooled = self.norm(F.gelu(self.hidden(pooled)))
         return self.logits(pooled)
 
+    def of_all_images(self, pooled: Tensor) -> Tensor:
+        """Pooled vectors [B, P] of pairs -> those of all images of a text in a row [B / images, images P]"""
+        if pooled.shape[0] % self.images:
+            wanted = f"(a multiple of {self.images}, {pooled.shape[1]})"
+            raise InputError("pooled", pooled, wanted, f"{self.name} looks at {self.images} images per text")
+        return pooled.reshape(-1, pooled.shape[1] * self.images)
+
     def volta_modules(self) -> dict[str, str]:
-        """Own module name -> name in Volta's checkpoints."""
-        task = f"clfs_dict.{self.volta_task}"
+        """Own module name -> name in checkpoints."""
         if not self.deep:
-            return {"logits": task}
-        return {"hidden": f"{task}.logit_fc.0", "norm": f"{task}.logit_fc.2", "logits": f"{task}.logit_fc.3"}
+            return {"logits": self.root}
+        fc = f"{self.root}.logit_fc"
+        return {"hidden": f"{fc}.0", "norm": f"{fc}.2", "logits": f"{fc}.3"}
 
 
 def head_labels(heads: Iterable[str] | Mapping[str, int]) -> dict[str, int]:

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from .config import EncoderConfig
+from .config import EncoderConfig, single_stream
 from .encoder import Embedded, Encoder, EncoderOutput
 from .image_embeddings import SummedImage
+from .names import Modules, image_and_heads, single_stream_blocks
+from .volta import Shapes, stream_config
 
 # Sizes of parts that the published model has but never runs in fine-tuning.
 LANGUAGES, OBJECT_CLASSES = 100, 1600
 REFINE_LAYERS, TRANSFORMS = 6, 2
+
+MODULES = {
+    "text_embed.word": ("bert.encoder.embeddings",),
+    "text_embed.position": ("bert.encoder.position_embeddings",),
+    "text_embed.norm": ("bert.encoder.layer_norm_emb",),
+    "pool_text.dense": ("bert.encoder.pooled_layer.dense", "bert.pooler.dense"),
+}
+ATTENTION = {part: f"bert.encoder.attentions.{{}}.{part}_lin" for part in ("q", "k", "v", "out")}
+ATTENTION["norm"] = "bert.encoder.layer_norm1.{}"
+FEED_FORWARD = {"fc1": "ffns.{}.lin1", "fc2": "ffns.{}.lin2", "norm": "layer_norm2.{}"}
+FEED_FORWARD = {part: f"bert.encoder.{name}" for part, name in FEED_FORWARD.items()}
 
 
 class M3PImage(SummedImage):
@@ -34,6 +48,8 @@ class M3P(Encoder):
     `pooled` reads the first region; there are no separate poolers. `unused` holds the published tensors that no
     computation reads, frozen, so that saving a loaded model loses nothing.
     """
+
+    optional = ("unused.",)
 
     def __init__(self, config: EncoderConfig, heads: Iterable[str] | Mapping[str, int] = (), legacy: bool = False):
         super().__init__(config, heads, legacy)
@@ -73,6 +89,34 @@ class M3P(Encoder):
 
     def positions_needed(self, length: int, slots: int) -> int:
         return slots + length
+
+    def volta_modules(self) -> Modules:
+        yield from MODULES.items()
+        yield from image_and_heads(self)
+        yield from single_stream_blocks(self, ATTENTION, FEED_FORWARD)
+        for name, _ in self.unused.named_modules():
+            yield f"unused.{name}", (f"bert.encoder.{name}",)
+
+    @staticmethod
+    def read_volta(config: Mapping, family: str, shapes: Shapes) -> dict:
+        root = "bert.encoder"
+        vocabulary, hidden = shapes(f"{root}.embeddings.weight")
+        ffn = shapes(f"{root}.ffns.0.lin1.weight")[0]
+        stream = replace(stream_config(config, "", hidden, config.get("n_heads", 12)), ffn=ffn)
+        return {
+            "vocab_size": vocabulary,
+            "layout": single_stream(shapes.layers(f"{root}.attentions.{{}}.q_lin.weight")),
+            "max_positions": shapes(f"{root}.position_embeddings.weight")[0],
+            "text_types": 0,
+            "text": stream,
+            "image": stream,
+            "regions": 100,
+            "feature_dim": shapes(f"{M3PImage.VOLTA['feature']}.weight")[1],
+            "location_dim": shapes(f"{M3PImage.VOLTA['location']}.weight")[1],
+            "pool_size": shapes(f"{root}.pooled_layer.dense.weight")[0],
+            "pool_activation": "tanh",
+            "fusion": "text",
+        }
 
 
 def unused_tensors(config: EncoderConfig) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -17,12 +17,14 @@ from . import configs
 from .checkpoint import assign, fill, normalised, read_checkpoint
 from .config import EncoderConfig
 from .encoder import Encoder
+from .image_embeddings import IMAGE_EMBEDDINGS
 from .m3p import M3P
+from .oscar import Oscar
 from .text_models import fill_from_text_model, is_text_model
 from .vl_bert import VlBert
 from .volta import read_config
 
-CLASSES = {"m3p": M3P, "vl-bert": VlBert}  # by image embedding; the others are plain encoders
+CLASSES = {"m3p": M3P, "oscar": Oscar, "vl-bert": VlBert}  # by image embedding; the others are plain encoders
 
 
 @cache
@@ -58,11 +60,12 @@ def load_encoder(
     labels; a head that the checkpoint lacks is drawn anew. `encoder.report` tells what was loaded and what was not.
     Raises UsageError, InputNotFound, WeightsError.
     """
-    encoder = _on_meta(encoder_config(name), heads, legacy)
+    config = encoder_config(name)
+    state = normalised(read_checkpoint(checkpoint)) if checkpoint is not None else {}
+    encoder = _on_meta(_class(config).suited(config, state), heads, legacy)
     if checkpoint is None:
         assign(encoder, {})
     else:
-        state = read_checkpoint(checkpoint)
         load = fill_from_text_model if is_text_model(state) else fill
         encoder.report = load(encoder, state, str(checkpoint))
     return encoder.eval()
@@ -77,12 +80,17 @@ def from_volta(
     """An encoder in evaluation mode from a Volta JSON configuration (contents or path) and a state dict with Volta's
     names; sizes are the state dict's. Raises UsageError, WeightsError."""
     state = normalised(state_dict)
-    read, labels = read_config(config, state, heads)
-    encoder = _on_meta(read, labels, legacy)
+    families = {name: CLASSES.get(name, Encoder).read_volta for name in (*IMAGE_EMBEDDINGS, *CLASSES)}
+    read, labels = read_config(config, state, heads, families)
+    encoder = _on_meta(_class(read).suited(read, state), labels, legacy)
     encoder.report = fill(encoder, state, "the state dict")
     return encoder.eval()
 
 
 def _on_meta(config: EncoderConfig, heads: Iterable[str] | Mapping[str, int], legacy: bool) -> Encoder:
     with torch.device("meta"):
-        return CLASSES.get(config.image_embedding, Encoder)(config, heads, legacy)
+        return _class(config)(config, heads, legacy)
+
+
+def _class(config: EncoderConfig) -> type[Encoder]:
+    return CLASSES.get(config.image_embedding, Encoder)

@@ -38,7 +38,9 @@ UNUSED = re.compile(r"cls\.|pooler\.|.*\.position_ids$")
 
 
 def is_text_model(state: Mapping[str, Tensor]) -> bool:
-    return any(".attention.self.query." in name for name in state)
+    """Whether it has layers in the names of transformers, and nothing that reads regions (OSCAR has both)."""
+    has_layers = any(".attention.self.query." in name for name in state)
+    return has_layers and not any(".img_embedding." in name for name in state)
 
 
 def text_layers(config: EncoderConfig) -> list[int]:

@@ -38,9 +38,22 @@ class Tokenizer:
         """The token ids of each text, cut but not padded. Raises: UsageError."""
         if isinstance(texts, str) or not len(texts):
             raise UsageError(f"texts is {texts!r}; give a sequence of at least one text")
+        self.check(max_tokens)
+        return self.tokenizer(list(texts), truncation=True, max_length=max_tokens, padding=False)["input_ids"]
+
+    def check(self, max_tokens: int) -> None:
+        """Raises: UsageError: the encoder takes no texts of that length."""
         if not 3 <= max_tokens <= self.config.max_text:
             raise UsageError(f"max_tokens is {max_tokens}; {self.config.name} takes 3 to {self.config.max_text}")
-        return self.tokenizer(list(texts), truncation=True, max_length=max_tokens, padding=False)["input_ids"]
+
+    def pieces(self, texts: Sequence[str]) -> list[list[int]]:
+        """The token ids of each text, neither cut nor between special tokens."""
+        return self.tokenizer(list(texts), add_special_tokens=False, truncation=False, padding=False)["input_ids"]
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """The special tokens at the beginning of a text and behind it."""
+        return self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
 
     def pad(self, rows: Sequence[Sequence[int]]) -> TextBatch:
         """Token ids of several texts as one batch."""
@@ -77,5 +90,10 @@ def load_tokenizer(encoder: str | EncoderConfig, source: str | Path | None = Non
         raise UsageError(
             f"the tokenizer at {source!r} pads with {tokenizer.pad_token_id}, {config.name} with {config.pad_id}; "
             f"{config.name} needs the tokenizer of {config.tokenizer}"
+        )
+    if config.separator_id not in (None, tokenizer.sep_token_id):
+        raise UsageError(
+            f"the tokenizer at {source!r} ends texts with {tokenizer.sep_token_id}, {config.name} with "
+            f"{config.separator_id}; {config.name} needs the tokenizer of {config.tokenizer}"
         )
     return Tokenizer(tokenizer, config)

@@ -6,24 +6,23 @@ What the JSON says of the structure is taken from it; every size is read from th
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 from torch import Tensor
 
 from cache import UsageError, WeightsError
 
-from .config import BOTH, IMAGE, TEXT, Attention, EncoderConfig, FeedForward, StreamConfig, Sublayer, single_stream
+from .config import BOTH, IMAGE, TEXT, Attention, EncoderConfig, FeedForward, StreamConfig, Sublayer
 from .heads import HEADS, head_labels
 
-FAMILIES = ("uniter", "uc2", "vilbert", "lxmert", "visualbert", "vl-bert", "m3p")
 FEATURES = {  # where each family's first image layer is
     "visualbert": "bert.embeddings.projection",
     "vl-bert": "bert.embeddings.obj_downsample.1",
     "vilbert": "bert.v_embeddings.image_embeddings",
     "lxmert": "bert.v_embeddings.image_embeddings",
-    "m3p": "bert.encoder.image_embeddings.image_embeddings",
 }
 
 
@@ -36,6 +35,10 @@ class Shapes:
     def __contains__(self, name: str) -> bool:
         return name in self.state
 
+    def layers(self, name: str) -> int:
+        """How many there are of a name that has the number for {}."""
+        return next(n for n in count() if name.format(n) not in self)
+
     def __call__(self, name: str) -> tuple[int, ...]:
         if name not in self.state:
             raise WeightsError(f"the state dict has no {name}, which the {self.encoder} configuration needs")
@@ -43,37 +46,38 @@ class Shapes:
 
 
 def read_config(
-    config: Mapping | str | Path, state: Mapping[str, Tensor], heads: Iterable[str] | Mapping[str, int]
+    config: Mapping | str | Path,
+    state: Mapping[str, Tensor],
+    heads: Iterable[str] | Mapping[str, int],
+    families: Mapping[str, Callable[[Mapping, str, Shapes], dict]],
 ) -> tuple[EncoderConfig, dict[str, int]]:
     """A Volta JSON configuration (its contents or its path) and a state dict with Volta's names -> an encoder
-    configuration and the heads with their numbers of labels.
+    configuration and the heads with their numbers of labels. `families` has what reads the sizes of each.
 
     Raises UsageError for a structure that no class here has, WeightsError for a tensor that is not there.
     """
     if not isinstance(config, Mapping):
         config = json.loads(Path(config).read_text("utf-8"))
     family = config.get("image_embeddings")
-    if family not in FAMILIES:
-        raise UsageError(f"Volta configuration: image_embeddings is {family!r}; known are {', '.join(FAMILIES)}")
+    if family not in families:
+        raise UsageError(f"Volta configuration: image_embeddings is {family!r}; known are {', '.join(families)}")
     for key in ("hidden_act", "v_hidden_act"):
         if config.get(key, "gelu") != "gelu":
             raise UsageError(f"Volta configuration: {key} is {config[key]!r}; only gelu is known")
     shapes = Shapes(state, family)
     xlm = _is_xlm(config)
-    read = _read_m3p if family == "m3p" else _read_bert
-    result = EncoderConfig(
-        name=family,
-        image_embedding=family,
-        tokenizer=config.get("bert_model", "xlm-roberta-base" if xlm else "bert-base-uncased"),
-        text_model="xlm-roberta" if xlm else "bert",
-        pad_id=config.get("pad_token_id", 0),
-        global_region=config.get("add_global_imgfeat") or "none",
-        normalize=bool(config.get("norm_embeddings", False)),
-        norm_eps=config.get("layer_norm_eps", 1e-12),
-        init_std=config.get("initializer_range", 0.02),
-        retrieval_loss="triplet" if family == "uc2" else "cross_entropy",
-        **read(config, family, shapes),
-    )
+    values = {
+        "tokenizer": config.get("bert_model", "xlm-roberta-base" if xlm else "bert-base-uncased"),
+        "text_model": "xlm-roberta" if xlm else "bert",
+        "pad_id": config.get("pad_token_id", 0),
+        "global_region": config.get("add_global_imgfeat") or "none",
+        "normalize": bool(config.get("norm_embeddings", False)),
+        "norm_eps": config.get("layer_norm_eps", 1e-12),
+        "init_std": config.get("initializer_range", 0.02),
+        "retrieval_loss": "triplet" if family == "uc2" else "cross_entropy",
+    }
+    values |= families[family](config, family, shapes)
+    result = EncoderConfig(name=family, image_embedding=family, **values)
     labels = head_labels(heads)
     for name in labels:
         for task in HEADS[name].volta_tasks:
@@ -89,37 +93,13 @@ def _is_xlm(config: Mapping) -> bool:
     return "roberta" in config.get("model", config.get("bert_model", "bert"))
 
 
-def _stream(config: Mapping, prefix: str, hidden: int, heads: int) -> StreamConfig:
+def stream_config(config: Mapping, prefix: str, hidden: int, heads: int) -> StreamConfig:
     """Sizes of a stream; the sublayers carry their own feed-forward widths."""
     rates = (config.get(f"{prefix}{kind}_dropout_prob", 0.1) for kind in ("hidden", "attention_probs"))
     return StreamConfig(hidden, heads, 4 * hidden, *rates)
 
 
-def _read_m3p(config: Mapping, family: str, shapes: Shapes) -> dict:
-    root = "bert.encoder"
-    vocabulary, hidden = shapes(f"{root}.embeddings.weight")
-    layers = 0
-    while f"{root}.attentions.{layers}.q_lin.weight" in shapes:
-        layers += 1
-    ffn = shapes(f"{root}.ffns.0.lin1.weight")[0]
-    stream = replace(_stream(config, "", hidden, config.get("n_heads", 12)), ffn=ffn)
-    return {
-        "vocab_size": vocabulary,
-        "layout": single_stream(layers),
-        "max_positions": shapes(f"{root}.position_embeddings.weight")[0],
-        "text_types": 0,
-        "text": stream,
-        "image": stream,
-        "regions": 100,
-        "feature_dim": shapes(f"{FEATURES[family]}.weight")[1],
-        "location_dim": shapes(f"{root}.image_embeddings.image_location_embeddings.weight")[1],
-        "pool_size": shapes(f"{root}.pooled_layer.dense.weight")[0],
-        "pool_activation": "tanh",
-        "fusion": "text",
-    }
-
-
-def _read_bert(config: Mapping, family: str, shapes: Shapes) -> dict:
+def read_bert(config: Mapping, family: str, shapes: Shapes) -> dict:
     root = "bert.embeddings"
     vocabulary, hidden = shapes(f"{root}.word_embeddings.weight")
     features = FEATURES.get(family, f"{root}.image_embeddings")
@@ -145,9 +125,9 @@ def _read_bert(config: Mapping, family: str, shapes: Shapes) -> dict:
         "layout": _layout(config, shapes, hidden, image_hidden),
         "max_positions": shapes(f"{root}.position_embeddings.weight")[0],
         "text_types": shapes(segments)[0],
-        "text": _stream(config, "", hidden, config.get("num_attention_heads", 12)),
+        "text": stream_config(config, "", hidden, config.get("num_attention_heads", 12)),
         "feature_dim": feature_dim,
-        "image": _stream(config, "v_", image_hidden, config.get("v_num_attention_heads", 12)),
+        "image": stream_config(config, "v_", image_hidden, config.get("v_num_attention_heads", 12)),
         "pool_size": shapes("bert.t_pooler.dense.weight")[0],
         "pool_activation": config.get("fusion_act", "relu"),
         "fusion": config.get("fusion_method", "mul"),

@@ -111,7 +111,7 @@ def test_an_xlm_r_encoder_for_muniter(uniter, reference, golden_weights):
 @pytest.mark.parametrize(
     ("change", "pattern"),
     [
-        ({"image_embeddings": "oscar"}, "image_embeddings is 'oscar'; known are uniter"),
+        ({"image_embeddings": "flava"}, "image_embeddings is 'flava'; known are uniter"),
         ({"hidden_act": "swish"}, "hidden_act is 'swish'"),
         ({"fusion_method": "vl-bert_vqa"}, "fusion is 'vl-bert_vqa'; choose one of mul, sum, text"),
         ({"num_attention_heads": 5, "v_num_attention_heads": 5}, "5 heads do not divide text's 48"),
@@ -125,6 +125,6 @@ def test_structures_that_are_unknown(uniter, change, pattern):
 
 
 def test_unknown_encoder():
-    with pytest.raises(UsageError, match="unknown encoder 'oscar'; choose from lxmert"):
-        load_encoder("oscar")
+    with pytest.raises(UsageError, match="unknown encoder 'flava'; choose from lxmert"):
+        load_encoder("flava")
     assert encoder_config("uc2") is encoder_config(encoder_config("uc2"))
