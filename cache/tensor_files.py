@@ -14,6 +14,7 @@ from typing import Any
 from .errors import WeightsError
 
 INDEX = "model.safetensors.index.json"  # of a checkpoint that transformers keeps in several files
+IMAGE_SIDE = r"(model\.)?vision_(model|tower)\."  # how the names of those begin in models that write about pictures
 _MOST_HEADER = 100 << 20  # as safetensors has it
 _FILE_NAME = re.compile(r"\w[\w.-]*\.safetensors")
 _BLOCK = 1 << 20

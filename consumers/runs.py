@@ -144,6 +144,10 @@ class Setting:
                 f"unknown encoder {self.encoder!r}; choose from {', '.join(list_encoders())}, or from the models "
                 f"{', '.join(list_models())}"
             )
+        if reads == "either":
+            if bool(self.stores) == bool(self.images):
+                raise UsageError(f"{self.encoder} reads a store (--store) or pictures (--images DIR), one of the two")
+            reads = "store" if self.stores else "images"
         given = self.stores if reads == "store" else self.images
         other = self.images if reads == "store" else self.stores
         if not given or other:

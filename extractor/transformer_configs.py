@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from cache import UsageError, WeightsError
+from cache.tensor_files import IMAGE_SIDE
 
 from .configs import CentreCrop
 
@@ -64,7 +65,7 @@ class TransformerConfig:
     @property
     def part(self) -> str:
         """See `Preset.part`: models that write texts are many times as large as their image sides."""
-        return r"(model\.)?vision_(model|tower)\." if self.kind in WRITERS else ""
+        return IMAGE_SIDE if self.kind in WRITERS else ""
 
     @property
     def cells(self) -> int:

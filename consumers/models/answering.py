@@ -1,6 +1,7 @@
-"""Published models of transformers that read a picture's pixels and write the answer to a question, used as they are.
+"""Published models of transformers that look at a picture and write the answer to a question, used as they are.
 
 evaluate --encoder blip2 --task maxm --images DIR --language fr                                 not adapted
+evaluate --encoder blip2 --task maxm --store STORE --language fr        what extract --model blip2:... left
 evaluate --encoder blip2 --task maxm --images DIR --language fr --setup translate-test --translate FILE
 """
 
@@ -10,16 +11,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+import torch
 from torch import Tensor
 
-from cache import UsageError
+from cache import Regions, StoreMismatch, UsageError
 
 from ..tasks import Example, Task
 from .base import Batch, Model, companion, pretrained, quiet
+from .image_side import check_store, take_either
 
 
 class Answering(Model):
     """What they have in common. Questions are not cut.
+
+    Pixels are prepared by the image processors on Pillow, as extractors do it: a store and the pictures that it is of
+    are answered alike, but for what its number format leaves out.
 
     Attributes:
         network_class, processor_class: names in transformers.
@@ -27,7 +34,7 @@ class Answering(Model):
     """
 
     tasks = ("maxm", "xgqa", "gqa", "vqa2", "vq2a-coco", "vq2a-cc3m")
-    reads = "images"
+    reads = "either"
     writes = True
     network_class: ClassVar[str]
     processor_class: ClassVar[str]
@@ -40,22 +47,51 @@ class Answering(Model):
         super().__init__()
         self.network, self.report = pretrained(getattr(transformers, self.network_class), source)
         self.processor = companion(getattr(transformers, self.processor_class), tokenizer or source)
+        self.processor.image_processor = companion(transformers.AutoImageProcessor, tokenizer or source, backend="pil")
+        self._source, vision = source, self.network.config.vision_config
+        self._patches = ((vision.image_size // vision.patch_size) ** 2, vision.hidden_size)
+        take_either(self.tower)
 
     @classmethod
     def load(cls, source: str, task: Task | None, tokenizer: str | None, legacy: bool) -> Answering:
         return cls(source, tokenizer)
 
+    @property
+    def tower(self) -> Any:
+        """The module that looks at pixels."""
+        raise NotImplementedError
+
     def prompt(self, example: Example) -> str:
         """What it is asked."""
         raise NotImplementedError
 
+    def said(self, record: Regions) -> list[np.ndarray]:
+        """What its tower says of a picture, in parts [P, d], of a record of its extractor. Raises: StoreMismatch."""
+        if record.features.shape != self._patches:
+            raise StoreMismatch(
+                f"{self.name} reads {self._patches[0]} patches of {self._patches[1]} numbers, and {record.key!r} has "
+                f"{len(record.features)} of {record.features.shape[1]}: extract with --model {self.name}:{self._source}"
+            )
+        return [record.features]
+
+    def check_store(self, made_with: Mapping[str, Any]) -> list[str]:
+        return check_store(self.name, self._source, made_with)
+
+    def look_at(self, picture: Any) -> None:
+        if isinstance(picture, Regions):
+            self.said(picture)
+
     def batch(self, examples: Sequence[Example], pictures: Sequence[Any], max_tokens: int) -> Batch:
         from PIL import Image
 
-        texts = [self.prompt(one) for one in examples]
-        images = [Image.fromarray(picture) for picture in pictures]
+        texts, stored = [self.prompt(one) for one in examples], isinstance(pictures[0], Regions)
+        # processors leave room for a picture in the texts if there is one, whatever is in it
+        images = [Image.new("RGB", (2, 2)) if stored else Image.fromarray(picture) for picture in pictures]
         with quiet():
             made = self.processor(images=images, text=texts, padding=True, return_tensors="pt")
+        if stored:
+            said = [np.concatenate(self.said(one), dtype=np.float32, casting="unsafe") for one in pictures]
+            made["pixel_values"] = torch.from_numpy(np.stack(said))
         return Batch.of(*(made[name] for name in self.inputs))
 
     def answers(self, batch: Batch, task: Task) -> list[str]:
@@ -93,6 +129,19 @@ class Blip2(Answering):
             config.image_token_id = self.processor.tokenizer.convert_tokens_to_ids(self.processor.image_token.content)
             self.network.resize_token_embeddings(len(self.processor.tokenizer))
 
+    @property
+    def tower(self) -> Any:
+        return self.network.vision_model
+
+    def said(self, record: Regions) -> list[np.ndarray]:
+        patches, whole = super().said(record), record.global_features
+        if whole is None or len(whole) != self._patches[1]:
+            raise StoreMismatch(
+                f"{self.name} reads the class token before the patches, and {record.key!r} has none in its "
+                f"global_features: extract with --model {self.name}:{self._source}"
+            )
+        return [whole[None], *patches]
+
     def prompt(self, example: Example) -> str:
         return f"Question: {example.text.strip()} Short answer:"
 
@@ -110,6 +159,10 @@ class PaliGemma(Answering):
     def __init__(self, source: str, tokenizer: str | None):
         super().__init__(source, tokenizer)
         self.processor.tokenizer.padding_side = "left"
+
+    @property
+    def tower(self) -> Any:
+        return self.network.model.vision_tower
 
     def prompt(self, example: Example) -> str:
         return f"<image>answer {example.answered_in} {example.text.strip()}"

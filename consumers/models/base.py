@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -46,8 +46,8 @@ class Model(nn.Module, ABC):
         name: as in MODELS.
         source: hub id of the published weights.
         tasks: names of the tasks that it answers.
-        reads: "store": records of a store (`cache.Regions`: regions, patches, or `global_features`), or "images": the
-            pictures of a folder, u8 [H, W, 3], RGB.
+        reads: "store": records of a store (`cache.Regions`: regions, patches, or `global_features`), "images": the
+            pictures of a folder, u8 [H, W, 3], RGB, or "either", as it is given.
         recipe: how it was fine-tuned; None of a model that is used as it is.
         writes: its answers are texts of any kind, rather than labels.
         legacy: reproduce the quirks of the published code.
@@ -73,6 +73,13 @@ class Model(nn.Module, ABC):
 
         Raises: StoreMismatch: it is not what this model reads.
         """
+
+    def check_store(self, made_with: Mapping[str, Any]) -> list[str]:
+        """Called with the fingerprint of each store before all else; returns what is unusual.
+
+        Raises: StoreMismatch: what is in it is not made for this model.
+        """
+        return []
 
     @abstractmethod
     def batch(self, examples: Sequence[Example], pictures: Sequence[Any], max_tokens: int) -> Batch:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,7 +15,13 @@ from .base import Batch, Model
 
 
 class Pictures(Protocol):
-    """Where pictures are: a store, or a folder of images."""
+    """Where pictures are: a store, or a folder of images.
+
+    Attributes:
+        made_with: fingerprints of the stores.
+    """
+
+    made_with: Sequence[Mapping[str, Any]]
 
     def resolve(self, pictures: Sequence[tuple[str, ...]]) -> tuple[list[str], dict[int, int]]:
         """The key of each picture, and how many were found in which form. Raises: MissingKeys."""
@@ -29,6 +35,10 @@ class StoredPictures:
 
     def __init__(self, store: RegionStore):
         self._store = store
+
+    @property
+    def made_with(self) -> list[Mapping[str, Any]]:
+        return [manifest.fingerprint or {} for manifest in self._store.manifests]
 
     def resolve(self, pictures: Sequence[tuple[str, ...]]) -> tuple[list[str], dict[int, int]]:
         return resolve_keys(self._store, pictures)
@@ -69,6 +79,7 @@ class ModelData:
         self.keys, self.forms = pictures.resolve(list(places))
         if shuffled:
             self.keys = exchanged(self.keys)
+        self.notes += dict.fromkeys(note for made in pictures.made_with for note in model.check_store(made))
         model.look_at(pictures.get_many(self.keys[:1])[0])
 
     def __len__(self) -> int:

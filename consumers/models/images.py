@@ -24,6 +24,8 @@ class FolderOfImages:
     Raises: InputNotFound: there is no picture.
     """
 
+    made_with = ()
+
     def __init__(self, folder: str | Path):
         self.folder = Path(folder)
         self._files: dict[str, Path] = {}
