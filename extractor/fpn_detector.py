@@ -51,7 +51,7 @@ class FPNDetector(nn.Module):
     unused_tensors = r"roi_heads\.box_predictor\.(bbox_pred|cls_embed|attr_linear[12])\."
     reduced = ("backbone", "proposal_generator.rpn_head.conv", "roi_heads.box_head")
     stepwise = ("backbone.bottom_up",)
-    planewise = ("backbone.bottom_up.res5",)
+    planewise = ("backbone.bottom_up.res4", "backbone.bottom_up.res5")
 
     def __init__(self, config: FPNConfig, norm: Norm = NormWithoutEpsilon):
         super().__init__()

@@ -26,7 +26,7 @@ class Network(Protocol):
         reduced: names of the submodules that run in a lower precision when one is asked for. They take inputs of the
             dtype of their weights; everything else stays float32.
         stepwise: optional, names of submodules that keep their norms in float32 on CPUs, to round as published.
-        planewise: optional, names within those whose convolutions sum as on maps that lie plane by plane.
+        planewise: optional, names within those whose maps lie plane by plane.
         part: optional, a regular expression for how the names begin of the tensors that are read of a checkpoint.
         unused_tensors: optional, a regular expression for tensors of a checkpoint that are not needed.
         default_tensors: optional, a method that gives tensors by name which a checkpoint may lack.

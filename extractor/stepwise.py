@@ -19,8 +19,8 @@ BLOCK = 1 << 17  # numbers that norm, sum and ReLU pass through together, small 
 class StepwiseConv(nn.Module):
     """What a float32 convolution does, and then its norm as maskrcnn-benchmark rounds it; neither is changed.
 
-    Maps lie channels last. With `planes` the products are summed as on maps that lie plane by plane, which is how the
-    published systems keep them. Mostly that is the same order.
+    Puts out maps channels last, with `planes` plane by plane, as the published systems keep them: there a convolution
+    may sum in another order.
     """
 
     def __init__(self, conv: Conv, planes: bool = False):
@@ -29,8 +29,8 @@ class StepwiseConv(nn.Module):
         self.options = (conv.stride, conv.padding, conv.dilation, conv.groups)
         self.register_buffer("weight", conv.weight.detach().flatten(1))  # so that its memory format is nobody's choice
         scale, shift = conv.norm.float32_scale_and_shift()
-        self.register_buffer("scale", scale)
-        self.register_buffer("shift", shift)
+        self.register_buffer("scale", scale[:, None, None])
+        self.register_buffer("shift", shift[:, None, None])
 
     def forward(self, x: Tensor) -> Tensor:
         return self._pass(x, None, relu=False)
@@ -40,29 +40,25 @@ class StepwiseConv(nn.Module):
         return self._pass(x, residual, relu=True)
 
     def _pass(self, x: Tensor, residual: Tensor | None, relu: bool) -> Tensor:
-        layout = torch.contiguous_format if self.planes else torch.channels_last
+        layout, axis = (torch.contiguous_format, 1) if self.planes else (torch.channels_last, 2)
         result = F.conv2d(x.contiguous(memory_format=layout), self.weight.view(self.shape), None, *self.options)
-        result = result.contiguous(memory_format=torch.channels_last)
-        added = None if residual is None else self._blocks(residual.contiguous(memory_format=torch.channels_last))
-        for number, block in enumerate(self._blocks(result)):
-            block.mul_(self.scale).add_(self.shift)
-            if added is not None:
-                block.add_(added[number])
+        result = result.contiguous(memory_format=layout)
+        step = max(1, BLOCK * result.shape[axis] // max(1, result.numel()))
+        for start in range(0, result.shape[axis], step):
+            channels = slice(start, start + step) if self.planes else slice(None)
+            part = result.narrow(axis, start, min(step, result.shape[axis] - start))
+            part.mul_(self.scale[channels]).add_(self.shift[channels])
+            if residual is not None:
+                part.add_(residual.narrow(axis, start, part.shape[axis]))
             if relu:
-                block.relu_()
+                part.relu_()
         return result
-
-    @staticmethod
-    def _blocks(maps: Tensor) -> tuple[Tensor, ...]:
-        """A map's pixels, [n,C] each."""
-        channels = maps.shape[1]
-        return maps.permute(0, 2, 3, 1).view(-1, channels).split(max(1, BLOCK // channels))
 
 
 def use_stepwise(network: nn.Module, names: tuple[str, ...], planes: tuple[str, ...] = ()) -> None:
     """Replace, for good, the convolutions with norms within a network's submodules of these names.
 
-    `planes` are the names of those, out of them, that sum plane by plane.
+    `planes` are the names of those, out of them, whose maps lie plane by plane.
     """
     for name in names:
         for child, conv in list(network.get_submodule(name).named_modules(prefix=name)):
