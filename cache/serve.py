@@ -37,7 +37,7 @@ class ServeOptions:
     """What to serve, to whom. Checked before anything is opened.
 
     Attributes:
-        stores: paths of stores, of shards of one, or patterns; each store is served under the stem of its name.
+        stores: paths of stores, of shards of one, or patterns; each store is served under its name without .roi.
         bind: host and port; port 0 takes a free one.
         tls_cert, tls_key: PEM files of the certificate, with its chain, and its key.
         tls_client_ca: PEM file; clients must show a certificate signed by one of these.
@@ -162,7 +162,9 @@ def _check_free(host: str, port: int) -> None:
             probe.listen()
     except (OSError, UnicodeError) as error:
         why = getattr(error, "strerror", None) or error
-        raise UsageError(f"--bind {host}:{port}: cannot listen there: {why}; choose another port, or 0") from None
+        raise UsageError(
+            f"--bind {address(host, port)}: cannot listen there: {why}; choose another address or port, or port 0"
+        ) from None
 
 
 def _end_dead_connections(port: int) -> None:

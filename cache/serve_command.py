@@ -9,6 +9,7 @@ import sys
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import typer
 
@@ -122,5 +123,5 @@ def _print(described: dict[str, Any]) -> None:
     token = ', token="TOKEN"' if described["tokens"] else ""
     say(f"serving at {url}, until Ctrl-C. In a trainer:")
     for name in stores:
-        say(f'  open_store("{url}{f"/{name}" if len(stores) > 1 else ""}"{token}{tls})')
+        say(f'  open_store("{url}{f"/{quote(name)}" if len(stores) > 1 else ""}"{token}{tls})')
     sys.stdout.flush()

@@ -59,6 +59,8 @@ class Tokens:
                 raise UsageError(f"{where}, line {number}: a line is NAME TOKEN [STORE,STORE...], nothing else")
             name, token, *stores = fields
             access = Access(name, frozenset(filter(None, stores[0].split(","))) if stores else None)
+            if access.stores is not None and not access.stores:
+                raise UsageError(f"{where}, line {number}: {stores[0]!r} names no store")
             self._known.append((self._digest_in(token, f"{where}, line {number}"), access))
         names = [access.name for _, access in self._known]
         if not names:
@@ -72,6 +74,8 @@ class Tokens:
             if not re.fullmatch("[0-9a-fA-F]{64}", token[7:]):
                 raise UsageError(f"{where}: sha256: is to be followed by 64 hexadecimal digits")
             return bytes.fromhex(token[7:])
+        if not (token.isascii() and token.isprintable()):
+            raise UsageError(f"{where}: the token holds what is no printable ASCII; {_MAKE_ONE}")
         if len(token) < _SHORTEST:
             raise UsageError(f"{where}: the token has fewer than {_SHORTEST} characters; {_MAKE_ONE}")
         return hashlib.sha256(token.encode(errors="surrogateescape")).digest()

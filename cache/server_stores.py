@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import threading
 from collections.abc import Iterator, Sequence
@@ -15,8 +16,7 @@ import numpy as np
 import xxhash
 
 from .cold import available_memory, read_values
-from .errors import CorruptRecord, DataError, RoivaultError, UsageError
-from .files import disk_errors
+from .errors import CorruptRecord, DataError, RoivaultError, StoreDamaged, UsageError
 from .index import FILE as MERGED_INDEX
 from .index import Entry
 from .manifest import Manifest, signature
@@ -66,13 +66,13 @@ class ServedStore:
         shards: which of its shards; None: all that are sealed, or will be.
 
     Attributes:
-        name: the stem of its directory.
+        name: that of its directory, without .roi.
 
     Raises: StoreNotFound, StoreDamaged.
     """
 
     def __init__(self, path: Path, shards: frozenset[int] | None = None):
-        self.path, self.name = path, path.stem
+        self.path, self.name = path, path.name.removesuffix(".roi")
         self._shards, self._lock = shards, threading.Lock()
         self._snapshot = SealedSnapshot(path, shards=shards)
         self._told: set[str] = set()
@@ -93,12 +93,8 @@ class ServedStore:
 
     def find(self, keys: Sequence[str]) -> tuple[SealedSnapshot, list[State | None]]:
         """The state of each key. Raises: StoreDamaged."""
-        snapshot = self._snapshot
-        states = snapshot.states(keys)
-        if any(state is None or not state.is_record for state in states) and self.snapshot() is not snapshot:
-            snapshot = self._snapshot
-            states = snapshot.states(keys)
-        return snapshot, states
+        snapshot = self.snapshot()  # a record that is there may have been replaced
+        return snapshot, snapshot.states(keys)
 
     def records(self, keys: Sequence[str]) -> Iterator[list[memoryview | Note]]:
         """The record of each key, or why there is none; some at a time, in order. Raises: StoreDamaged.
@@ -231,17 +227,19 @@ class ServedStore:
         yield self.snapshot().manifest_bytes[offset : None if length is None else offset + length]
 
     def index(self, file: str, offset: int, length: int | None) -> Iterator[bytes]:
-        """Bytes of an index. Raises: InvalidRequest: there is none of this name; DiskError."""
+        """Bytes of an index. Raises: InvalidRequest: there is none of this name; StoreDamaged."""
         snapshot = self.snapshot()
-        names = [shard.index_file for shard in snapshot.manifest.shards] + [MERGED_INDEX] * bool(snapshot.merged)
-        if file not in names:
+        path, names = self.path / file, [shard.index_file for shard in snapshot.manifest.shards]
+        if file not in names and not (file == MERGED_INDEX and snapshot.merged and path.exists()):
             raise InvalidRequest(f"the store has no index {file!r}", NOT_FOUND)
-        path = self.path / file
-        with disk_errors(path), open(path, "rb") as opened:
-            opened.seek(offset)
-            while data := opened.read(FILE_CHUNK if length is None else min(FILE_CHUNK, length)):
-                yield data
-                length = None if length is None else length - len(data)
+        try:
+            with open(path, "rb") as opened:
+                opened.seek(min(offset, os.fstat(opened.fileno()).st_size))
+                while data := opened.read(FILE_CHUNK if length is None else min(FILE_CHUNK, length)):
+                    yield data
+                    length = None if length is None else length - len(data)
+        except OSError as error:
+            raise StoreDamaged(path, f"it cannot be read: {error.strerror}") from error
 
 
 def served_stores(target: Target) -> dict[str, ServedStore]:

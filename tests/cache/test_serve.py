@@ -236,6 +236,10 @@ def test_what_a_person_is_told(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "photos: 1,234 records and 0 failures in 1 sealed shard"
     assert lines[-1].strip() == 'open_store("grpc+tls://[::1]:1/other", token="TOKEN", tls_ca="CA.pem")'
+    _print({"url": "grpc://127.0.0.1:1", "stores": {"my photos": stats, "100%": stats}, "tokens": False})
+    assert [line.strip() for line in capsys.readouterr().out.splitlines()[-2:]] == [
+        'open_store("grpc://127.0.0.1:1/my%20photos")', 'open_store("grpc://127.0.0.1:1/100%25")'
+    ]  # fmt: skip
     _print({"url": "grpc://127.0.0.1:1", "stores": {"photos": stats}, "tokens": False})
     assert capsys.readouterr().out.splitlines()[-1].strip() == 'open_store("grpc://127.0.0.1:1")'
 

@@ -13,7 +13,7 @@ from cache import Failure, StoreDamaged, StoreWriter, open_store
 from cache.index import Index
 from cache.manifest import HEAD_BYTES, Manifest
 from cache.record import decode
-from cache.wire import INVALID_ARGUMENT, NOT_FOUND, TOO_LARGE, Note, encode_request
+from cache.wire import DATA_LOSS, INVALID_ARGUMENT, NOT_FOUND, TOO_LARGE, Note, encode_request
 from tests.cache.asker import asked, until
 
 FAILED = Failure("bad", "empty", "no bytes", "photos/bad.jpg")
@@ -107,6 +107,15 @@ def test_a_shard_that_is_gone_is_damage(photos, caplog):
     assert "the shard is missing" in caplog.text
 
 
+def test_an_index_that_is_gone_is_damage(photos, caplog):
+    with asked(photos) as asker:
+        (photos / "index.idx").unlink()  # it holds nothing that the others do not
+        refused(lambda: read(asker, "index", file="index.idx"), NOT_FOUND)
+        (photos / "shard-00001.idx").unlink()
+        said = refused(lambda: read(asker, "index", file="shard-00001.idx"), DATA_LOSS)
+    assert str(photos) not in said and f"{photos}/shard-00001.idx: it cannot be read" in caplog.text
+
+
 def test_exchanged_requests_are_answered_in_order(photos):
     store = open_store(photos)
     requests = [["a", "nowhere"], [], ["e", "e", "d"]]
@@ -143,13 +152,13 @@ def test_flight_info(photos):
 # -- several stores
 
 
-def test_several_stores_are_told_apart_by_their_stems(build, photos):
-    other = build("other.roi", ["a"], salt=1)
-    with asked(photos, other) as asker:
-        assert asker.ask("stores")["stores"] == ["photos", "other"]
-        for path in (photos, other):
-            assert asker.get(["a"], path.stem) == [bytes(open_store(path).record("a"))]
-        assert "store is to be one of photos, other" in refused(lambda: asker.get(["a"]))
+def test_several_stores_are_told_apart_by_their_names(build, photos):
+    stores = {"photos": photos, "coco.2014": build("coco.2014", ["a"], salt=1), "coco.2017": build("coco.2017", ["a"])}
+    with asked(*stores.values()) as asker:
+        assert asker.ask("stores")["stores"] == list(stores)
+        for name, path in stores.items():
+            assert asker.get(["a"], name) == [bytes(open_store(path).record("a"))]
+        assert "store is to be one of photos, coco.2014, coco.2017" in refused(lambda: asker.get(["a"]))
         assert "no store 'x'" in refused(lambda: asker.get(["a"], "x"), NOT_FOUND)
 
 
@@ -178,6 +187,7 @@ def test_the_manifest_and_the_indexes_are_the_files(photos):
             assert read(asker, "index", 7, 50, file=shard.index_file) == whole[7:57]  # as one goes on that broke off
             assert read(asker, "index", len(whole) - 3, 50, file=shard.index_file) == whole[-3:]
             assert read(asker, "index", len(whole) + 3, 50, file=shard.index_file) == b""
+            assert read(asker, "index", 1 << 61, 50, file=shard.index_file) == b""  # further than files can be
         merged = photos / "index.idx"
         assert read(asker, "index", file="index.idx") == merged.read_bytes()
 
@@ -249,6 +259,15 @@ def test_shards_that_are_sealed_meanwhile_are_served(photos, make):
         place = index.entry(0)
         assert asker.places([[2, place.offset, place.length]]) == asker.get(["new"])
         until(lambda: gc.collect() >= 0 and earlier() is None)
+
+
+def test_records_that_are_replaced_meanwhile_are_served(photos, make):
+    with asked(photos) as asker:
+        earlier = asker.get(["a"])
+        with StoreWriter(photos, "float32") as writer:
+            writer.write([make("a", salt=1)], on_duplicate="replace")
+        now = [bytes(open_store(photos).record("a"))]
+        assert now != earlier and asker.get(["a"]) == now and asker.info(["a"]).total_bytes == len(now[0])
 
 
 def test_a_store_that_cannot_be_read_any_more_is_served_as_it_was(photos, caplog):

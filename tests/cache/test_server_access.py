@@ -51,6 +51,8 @@ def test_what_a_token_is_for():
         (f"\nanna {ANNA} coco more", "line 2: a line is NAME TOKEN"),
         ("anna short-one", "fewer than 16"),
         ("anna sha256:abc", "64 hexadecimal"),
+        ("anna pässwörd-0123456789", "no printable ASCII"),
+        (f"anna {ANNA} ,", "line 1: ',' names no store"),
         (f"anna {ANNA}\nanna {BERT}", "twice"),
         (f"anna {ANNA}\nbert {ANNA}", "twice"),
     ],
