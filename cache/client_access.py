@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from .endpoints import address
@@ -30,8 +31,12 @@ def each_server(target: str) -> list[str]:
     parts = target.split(",")
     scheme = parts[0].partition("://")[0]
     urls = [part if "://" in part else f"{scheme}://{part}" for part in map(str.strip, parts)]
-    name = urlsplit(urls[-1]).path.strip("/")
-    return [url if not name or urlsplit(url).path.strip("/") else f"{url.rstrip('/')}/{name}" for url in urls]
+    name = _path(urls[-1])
+    return [url if not name or _path(url) else f"{url.rstrip('/')}/{name}" for url in urls]
+
+
+def _path(url: str) -> str:
+    return url.partition("://")[2].partition("/")[2].strip("/")
 
 
 @dataclass(frozen=True)
@@ -56,10 +61,11 @@ class Address:
         wrong = UsageError(f"{url.rpartition('@')[2]} is not grpc://HOST:PORT or grpc+tls://HOST:PORT, with /NAME")
         try:
             parts = urlsplit(url)
-            host, port = parts.hostname, parts.port or PORT
+            host, port = parts.hostname, PORT if parts.port is None else parts.port
         except ValueError:
             raise wrong from None
-        if not host or parts.scheme not in (PLAIN, TLS) or parts.query or parts.fragment or parts.username is not None:
+        more = parts.query or parts.fragment or parts.username is not None
+        if not host or not port or parts.scheme not in (PLAIN, TLS) or more:
             raise wrong
         store = unquote(parts.path.strip("/")).removesuffix(".roi") or None
         place = f"{parts.scheme}://{address(host, port)}"
@@ -87,7 +93,10 @@ class Access:
     @property
     def bearer(self) -> str | None:
         """Raises: UsageError: no server has a token like that."""
-        token = (os.environ.get(_TOKEN, "") if self.token is None else self.token).strip()
+        token = os.environ.get(_TOKEN, "") if self.token is None else self.token
+        if not isinstance(token, str):
+            raise UsageError(f"a token is a text, not {type(token).__name__}")
+        token = token.strip()
         if not (token.isascii() and token.isprintable()):
             raise UsageError("the token holds what is no printable ASCII")
         return token or None
@@ -113,11 +122,30 @@ class Access:
         files |= {"cert_chain": os.environ.get(_CERT), "private_key": os.environ.get(_KEY)}
         if bool(files["cert_chain"]) != bool(files["private_key"]):
             raise UsageError(f"set both {_CERT} and {_KEY}, or none of them")
-        return {name: _read(file) for name, file in files.items() if file}
+        contents = {name: _read(file) for name, file in files.items() if file}
+        _check_certificates(files["tls_root_certs"], files["cert_chain"], files["private_key"])
+        return contents
 
     @property
     def secrets(self) -> Sequence[str]:
         return [self.bearer] if self.bearer else []
+
+
+def _check_certificates(authorities: Any, chain: Any, key: Any) -> None:
+    """gRPC would only log what is wrong with them, and try for ever. Raises: UsageError."""
+    import ssl
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        if authorities:
+            context.load_verify_locations(Path(authorities).expanduser())
+    except ssl.SSLError as error:
+        raise UsageError(f"{authorities} holds no certificates in PEM: {error}") from None
+    try:
+        if chain:
+            context.load_cert_chain(Path(chain).expanduser(), Path(key).expanduser(), lambda: "")
+    except (ssl.SSLError, ValueError) as error:
+        raise UsageError(f"{chain} and {key} are no certificate and its key: {error}") from None
 
 
 def _read(file: str | os.PathLike) -> bytes:

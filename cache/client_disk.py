@@ -136,7 +136,7 @@ class DiskCache:
             with disk_errors(self.folder):
                 self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 lock = os.open(self.folder / "tally", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except (PermissionError, NotADirectoryError, FileExistsError) as error:
+        except OSError as error:
             raise DiskError(
                 f"{error.filename}, where records of feature servers are kept, cannot be written: set {FOLDER} to a "
                 "folder that can, or unset it"

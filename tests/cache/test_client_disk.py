@@ -87,6 +87,10 @@ def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
     monkeypatch.setenv(client_disk.FOLDER, str(tmp_path / "file"))
     with pytest.raises(DiskError, match="set ROIVAULT_RECORD_CACHE to"):
         DiskCache.of_environment()
+    (tmp_path / "records" / "tally").mkdir(parents=True)
+    monkeypatch.setenv(client_disk.FOLDER, str(tmp_path / "records"))
+    with pytest.raises(DiskError, match="set ROIVAULT_RECORD_CACHE to"):
+        DiskCache.of_environment()
     monkeypatch.setenv(client_disk.SIZE, "much")
     with pytest.raises(UsageError, match="ROIVAULT_RECORD_CACHE_SIZE 'much' is not a size"):
         DiskCache.of_environment()
