@@ -32,7 +32,8 @@ _DRIVERS = {
     "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs", "sftp": "paramiko", "ssh": "paramiko",
 }  # fmt: skip
 _LOCAL = ("file", "local")
-_READ_ONLY = ("http", "https", "grpc", "grpc+tls")
+_SERVED = ("grpc", "grpc+tls")
+_READ_ONLY = ("http", "https", *_SERVED)
 _WITH_FOLDERS = (*_LOCAL, "sftp", "ssh", "smb", "hdfs", "webhdfs", "ftp", "webdav")  # that must be made
 
 T = TypeVar("T")
@@ -79,7 +80,8 @@ class RemoteFolder:
         user = host.rpartition("@")[0]
         self._shown = shown(self._base)
         self._secrets = [secret for secret in (user, *user.split(":", 1), query) if secret]
-        if not rest or "::" in url:
+        chained = "::" in url and self.scheme not in _SERVED  # as fsspec has it; there it is of an IPv6 address
+        if not rest or chained:
             raise UsageError(f"{shown(url)}: give one URL of a folder, such as s3://bucket/name.roi")
         if any(c in path for c in "*[") or ".." in path.split("/"):
             raise UsageError(f"{self}: patterns and '..' are for local paths; give each URL in full")

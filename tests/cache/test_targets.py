@@ -49,6 +49,12 @@ def test_urls_that_are_no_stores(url):
         resolve_targets(absolute(url))
 
 
+@pytest.mark.parametrize("url", ["grpc://[::1]:5/photos", "grpc+tls://[2001:db8::7]:5"])
+def test_servers_may_have_ipv6_addresses(url):
+    ((folder, shards),) = resolve_targets(absolute(url))
+    assert str(folder) == url and shards is None
+
+
 @pytest.mark.parametrize("name", ["shard-00007.lmdb", "x.lmdb"])
 def test_a_file_that_the_manifest_does_not_list_is_no_shard(store, name):
     shutil.copy(store / "shard-00000.lmdb", store / name)
