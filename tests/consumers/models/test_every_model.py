@@ -22,6 +22,7 @@ from .small_vsr import WIDTHS, save_model
 from .small_writers import save_blip2, save_paligemma
 
 DEMO_DIM = 384
+OF_A_DETECTOR = ("visualbert-vsr", "lxmert-vsr")  # which takes its time
 TASKS = {
     "visualbert-vsr": "vsr", "lxmert-vsr": "vsr", "vilt": "vsr", "clip-negation": "vsr",
     "clip-retrieval": "xm3600", "siglip-retrieval": "xm3600", "embeddings": "xm3600",
@@ -55,7 +56,7 @@ def make(tmp_path, save_tokenizer, save_mt5, save_vit, monkeypatch):
     folder = tmp_path / "weights"
 
     def build(name, texts):
-        if name in ("visualbert-vsr", "lxmert-vsr"):
+        if name in OF_A_DETECTOR:
             monkeypatch.setitem(WIDTHS, name, DEMO_DIM)
             return save_model(name, folder, texts), "demo"
         if name in ("vilt", "clip-negation"):
@@ -86,7 +87,9 @@ def save_siglip(folder, words):
     SiglipImageProcessor(size={"height": 16, "width": 16}).save_pretrained(folder)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in OF_A_DETECTOR else ()) for name in MODELS]
+)
 def test_pictures_are_extracted_and_it_answers(name, make, tmp_path, capsys):
     task_name, annotations = TASKS[name], tmp_path / "annotations"
     trained = model_class(name).recipe is not None
@@ -105,7 +108,7 @@ def test_pictures_are_extracted_and_it_answers(name, make, tmp_path, capsys):
     reads = ["--images", images]
     if extractor:
         store = tmp_path / "pictures.roi"
-        run(capsys, "extract", images, "-o", store, "--model", extractor)
+        run(capsys, "extract", images, "-o", store, "--model", extractor, "--threads", 1)
         reads = ["--store", store]
 
     line = ["--encoder", name, "--task", task_name, "--annotations", annotations, *reads]
@@ -166,7 +169,7 @@ def test_a_hub_id_is_extracted_and_loaded_as_its_folder_is(name, make, hub, tmp_
     said = []
     for source, checkpoint in ((f"{kind}:{place}", place), (extractor, folder)):
         store = tmp_path / f"{len(said)}.roi"
-        run(capsys, "extract", images, "-o", store, "--model", source, "--dtype", "float32")
+        run(capsys, "extract", images, "-o", store, "--model", source, "--dtype", "float32", "--threads", 1)
         line = ["--encoder", name, "--task", task.name, "--annotations", task.annotations, "--store", store]
         (row,) = run(capsys, "evaluate", *line, "--checkpoint", checkpoint, "--out", tmp_path / f"out{len(said)}")
         assert row["result"]["notes"] == []

@@ -47,8 +47,8 @@ def images(tmp_path):
 
 
 def extract(images, store, model, *more):
-    line = ["extract", f"open_images:{images}", "-o", store, "--model", model, "--device", "cpu", "--quiet", *more]
-    assert roivault.main([str(one) for one in line]) == 0
+    line = ["extract", f"open_images:{images}", "-o", store, "--model", model, "--device", "cpu", "--threads", 1]
+    assert roivault.main([str(one) for one in [*line, "--quiet", *more]]) == 0
     return store
 
 
