@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -9,10 +10,11 @@ from torch import Tensor, nn
 from .aligned_head import AlignedHead
 from .backbone import Backbone, FrozenBatchNorm2d, Norm
 from .boxes import clip_boxes, decode_deltas
-from .bua_presets import BuaD2Config, ResizedDetectionNMS
+from .bua_presets import BuaD2Config, RawPreprocess, ResizedDetectionNMS
 from .detections import Detections
 from .detector import Detector
-from .preprocess import Frame
+from .preprocess import Frame, centred, network_input, ordered, planes
+from .resize import resize_opencv
 from .roi_heads import BOX_WEIGHTS
 from .rpn import ProposalNetwork
 from .selection import Selection, select, select_detections
@@ -76,6 +78,11 @@ class BuaD2Detector(Detector):
             attr_probs=attr_probs,
             class_boxes=boxes,
         )
+
+
+@network_input.register
+def _(rule: RawPreprocess, rgb: np.ndarray, to: Frame) -> Tensor:
+    return planes(centred(rule, resize_opencv(ordered(rule, rgb).astype(np.float32), to.scale[0])))
 
 
 @select.register

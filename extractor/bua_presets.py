@@ -51,6 +51,13 @@ class ResizedDetectionNMS(DetectionNMS):
     """`DetectionNMS` whose boxes are clipped to the resized image: they may end a fraction of a pixel later."""
 
 
+@dataclass(frozen=True)
+class RawPreprocess(Preprocess):
+    """The float image is interpolated by OpenCV, one scale for both axes, before the mean is subtracted."""
+
+    resize: str = "opencv-raw"
+
+
 BUA_R101_36 = Preset(
     name="bua-r101-36",
     revision=1,
@@ -82,7 +89,7 @@ BUA_D2_R101 = replace(
     name="bua-d2-r101",
     summary="MILVLG's retraining with detectron2: ResNet-101, up to 100 detections, a region once for each class",
     architecture=BuaD2Config(),
-    preprocess=Preprocess(600, 1000, mean=(103.53, 116.28, 123.675), resize="opencv-raw"),
+    preprocess=RawPreprocess(600, 1000, mean=(103.53, 116.28, 123.675)),
     selection=ResizedDetectionNMS(),
     weights="bua_d2_r101.safetensors",
     urls=(f"{_SHARED_FOLDER}EXXItFlOpHlNq81O1H_cPyoBXUPyXoHmIwPEudnTWKX4rQ?download=1",),

@@ -130,8 +130,7 @@ class Preprocess:
         std: divides the channels after that, in the same order.
         resize: "pillow" filters the uint8 image (detectron2); "opencv" interpolates the float image after the
             subtraction, one scale for both axes (Caffe, maskrcnn-benchmark); "torch" interpolates the float image
-            before it (the Hugging Face port of detectron2); "opencv-raw" is OpenCV's rule before it (MILVLG's models);
-            "pillow-truncated" filters the uint8 image to sides that are rounded down (scene_graph_benchmark).
+            before it (the Hugging Face port of detectron2). A kind with another rule says how, see preprocess.py.
         channels: order in which the network gets them, "bgr" or "rgb".
     """
 

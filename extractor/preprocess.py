@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .configs import Preprocess
-from .resize import opencv_scale, resize_opencv, resize_pillow, short_side_size, truncated_size
+from .resize import opencv_scale, resize_opencv, resize_pillow, short_side_size
 
 
 @dataclass(frozen=True)
@@ -62,31 +62,37 @@ def _(rule: Preprocess, height: int, width: int) -> Frame:
         scale = opencv_scale(height, width, rule.short_side, rule.long_side)
         new_height, new_width = (max(1, int(np.round(side * scale))) for side in (height, width))
         return Frame(width, height, (new_height, new_width), (scale, scale))
-    sides = truncated_size if rule.resize == "pillow-truncated" else short_side_size
-    new_height, new_width = sides(height, width, rule.short_side, rule.long_side)
+    new_height, new_width = short_side_size(height, width, rule.short_side, rule.long_side)
     return Frame(width, height, (new_height, new_width), (new_width / width, new_height / height))
 
 
 @network_input.register
 def _(rule: Preprocess, rgb: np.ndarray, to: Frame) -> Tensor:
-    pixels = rgb if rule.channels == "rgb" else rgb[:, :, ::-1]
+    pixels = ordered(rule, rgb)
     if rule.resize == "pillow":
-        resized = _centred(resize_pillow(np.ascontiguousarray(pixels), to.size).astype(np.float32), rule)
+        resized = centred(rule, resize_pillow(np.ascontiguousarray(pixels), to.size).astype(np.float32))
     elif rule.resize == "opencv":
-        resized = resize_opencv(_centred(pixels.astype(np.float64), rule), to.scale[0])
-    elif rule.resize == "pillow-truncated":
-        resized = resize_pillow(np.ascontiguousarray(pixels), to.size).astype(np.float32)
-        resized = _centred(resized / np.float32(255) * np.float32(255), rule)  # there and back, as published
-    elif rule.resize == "opencv-raw":
-        resized = _centred(resize_opencv(pixels.astype(np.float32), to.scale[0]), rule)
+        resized = resize_opencv(centred(rule, pixels.astype(np.float64)), to.scale[0])
+    elif rule.resize == "torch":
+        floats = torch.from_numpy(np.array(pixels.transpose(2, 0, 1), np.float32, order="C"))
+        floats = F.interpolate(floats[None], to.size, mode="bilinear", align_corners=False)[0]
+        resized = centred(rule, floats.numpy().transpose(1, 2, 0))
     else:
-        planes = torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1))).float()
-        planes = F.interpolate(planes[None], to.size, mode="bilinear", align_corners=False)[0]
-        resized = _centred(planes.numpy().transpose(1, 2, 0), rule)
-    return torch.from_numpy(np.ascontiguousarray(resized.transpose(2, 0, 1)))
+        raise TypeError(f"there is no input for a {type(rule).__name__} with the resize rule {rule.resize!r}")
+    return planes(resized)
 
 
-def _centred(pixels: np.ndarray, rule: Preprocess) -> np.ndarray:
+def ordered(rule: Preprocess, rgb: np.ndarray) -> np.ndarray:
+    """RGB [H,W,3] in the order of channels of the rule."""
+    return rgb if rule.channels == "rgb" else rgb[:, :, ::-1]
+
+
+def centred(rule: Preprocess, pixels: np.ndarray) -> np.ndarray:
     """f32: mean subtracted in the precision of `pixels`, then divided by the deviation."""
-    centred = (pixels - np.array(rule.mean, dtype=pixels.dtype)).astype(np.float32)
-    return centred if rule.std == (1.0, 1.0, 1.0) else centred / np.array(rule.std, dtype=np.float32)
+    less = (pixels - np.array(rule.mean, dtype=pixels.dtype)).astype(np.float32)
+    return less if rule.std == (1.0, 1.0, 1.0) else less / np.array(rule.std, dtype=np.float32)
+
+
+def planes(pixels: np.ndarray) -> Tensor:
+    """f32[H,W,3] as f32[3,H,W]."""
+    return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))

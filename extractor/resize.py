@@ -30,19 +30,6 @@ def short_side_size(height: int, width: int, short: int, longest: int) -> tuple[
     return max(int(new_height + 0.5), 1), max(int(new_width + 0.5), 1)
 
 
-def truncated_size(height: int, width: int, short: int, longest: int) -> tuple[int, int]:
-    """Target size (height, width) of maskrcnn-benchmark's Resize, as scene_graph_benchmark has it.
-
-    The long side follows from the short one and is rounded down; where it would exceed `longest`, the short side
-    becomes what brings it there, rounded half to even. 427x640 with 600 and 1000 gives 600x899.
-    """
-    least, most = min(height, width), max(height, width)
-    if most / least * short > longest:
-        short = max(round(longest * least / most), 1)
-    other = most if least == short else int(short * most / least)
-    return (short, other) if height <= width else (other, short)
-
-
 def resize_pillow(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """Resize uint8 [H,W,3] to `size` (height, width) with Pillow's BILINEAR, in any channel order."""
     height, width = size

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -18,11 +19,12 @@ from .boxes import decode_inclusive, inclusive_anchors
 from .detections import Detections
 from .detector import Detector
 from .fpn import NormWithoutEpsilon
-from .preprocess import Frame
+from .preprocess import Frame, centred, frame, network_input, ordered, planes
 from .ranking import best_places, rank_by_survival, shared_boxes
+from .resize import resize_pillow
 from .rpn import RPNHead, by_anchor
 from .selection import Selection, nms_per_class, select
-from .vinvl_presets import VinVLConfig, VinVLFilter
+from .vinvl_presets import TruncatedPreprocess, VinVLConfig, VinVLFilter
 
 HALVINGS = 10  # of the score that kind 0 asks for
 FAINTEST = 0.01  # of the score that kind 2 asks for: below it, nothing takes part
@@ -109,10 +111,35 @@ class VinVLDetector(Detector):
         return replace(kept, attr_ids=ids, attr_probs=probs)
 
 
+@frame.register
+def _(rule: TruncatedPreprocess, height: int, width: int) -> Frame:
+    new_height, new_width = truncated_size(height, width, rule.short_side, rule.long_side)
+    return Frame(width, height, (new_height, new_width), (new_width / width, new_height / height))
+
+
+@network_input.register
+def _(rule: TruncatedPreprocess, rgb: np.ndarray, to: Frame) -> Tensor:
+    resized = resize_pillow(np.ascontiguousarray(ordered(rule, rgb)), to.size).astype(np.float32)
+    return planes(centred(rule, resized / np.float32(255) * np.float32(255)))  # there and back, as published
+
+
+def truncated_size(height: int, width: int, short: int, longest: int) -> tuple[int, int]:
+    """Target size (height, width) of maskrcnn-benchmark's Resize, as scene_graph_benchmark has it.
+
+    The long side follows from the short one and is rounded down; where it would exceed `longest`, the short side
+    becomes what brings it there, rounded half to even. 427x640 with 600 and 1000 gives 600x899.
+    """
+    least, most = min(height, width), max(height, width)
+    if most / least * short > longest:
+        short = max(round(longest * least / most), 1)
+    other = most if least == short else int(short * most / least)
+    return (short, other) if height <= width else (other, short)
+
+
 @select.register
-def _(rule: VinVLFilter, found: Detections, frame: Frame) -> Selection:
+def _(rule: VinVLFilter, found: Detections, to: Frame) -> Selection:
     rows, classes, scores = FILTERS[rule.kind](found, rule)
-    boxes = found.rois[rows] * found.rois.new_tensor(frame.to_original)
+    boxes = found.rois[rows] * found.rois.new_tensor(to.to_original)
     # a proposal that is less than a pixel wide ends, counted inclusively, before it starts
     boxes = torch.cat((boxes[:, :2], torch.maximum(boxes[:, :2], boxes[:, 2:])), dim=1)
     return Selection(rows, boxes, scores, classes)

@@ -48,12 +48,19 @@ class VinVLFilter:
     max_regions: int = 100
 
 
+@dataclass(frozen=True)
+class TruncatedPreprocess(Preprocess):
+    """The uint8 image is filtered by Pillow to a long side that is rounded down (scene_graph_benchmark)."""
+
+    resize: str = "pillow-truncated"
+
+
 VINVL_X152 = Preset(
     name="vinvl-x152",
     revision=1,
     summary="VinVL, whose features OSCAR+ reads: ResNeXt-152 C4, 10-100 regions of 1594 classes, images at 600/1000",
     architecture=VinVLConfig(),
-    preprocess=Preprocess(600, 1000, mean=(103.53, 116.28, 123.675), resize="pillow-truncated"),
+    preprocess=TruncatedPreprocess(600, 1000, mean=(103.53, 116.28, 123.675)),
     selection=VinVLFilter(),
     weights="vinvl_x152.safetensors",
     class_file="vinvl_classes.txt",

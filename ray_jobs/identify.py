@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Any
 
@@ -285,6 +285,8 @@ def _load(name: str, weights: str | None, device: str) -> Extractor:
 
 def _variations(extractor: Extractor) -> Iterator[tuple[str, Extractor, bool]]:
     """(what is changed, the extractor with that change, whether it describes the boxes of the cache)."""
+    from extractor.networks import network_class
+
     preset, rule = extractor.preset, extractor.preset.preprocess
     yield "describing the boxes of the cache", extractor, True
     others = [other for other in map(get_preset, list_extractors()) if isinstance(other.preprocess, Preprocess)]
@@ -293,8 +295,12 @@ def _variations(extractor: Extractor) -> Iterator[tuple[str, Extractor, bool]]:
         for short, long in sorted({(p.preprocess.short_side, p.preprocess.long_side) for p in others}):
             if (short, long) != (rule.short_side, rule.long_side):
                 yield f"images resized to {short}/{long}", _with(extractor, short_side=short, long_side=long), False
-        for method in sorted({p.preprocess.resize for p in others} - {rule.resize}):
-            yield f"images resized as {method} does", _with(extractor, resize=method), False
+        by_method = {other.preprocess.resize: other for other in reversed(others)}
+        for method in sorted(by_method.keys() - {rule.resize}):
+            network_class(by_method[method].architecture)  # its module says how
+            kind, kept = by_method[method].preprocess, {f.name: getattr(rule, f.name) for f in fields(rule)}
+            changed = replace(kind, **kept | {"resize": method})
+            yield f"images resized as {method} does", _behind(extractor, changed), False
     for orientation in {"apply", "ignore"} - {extractor.policy.orientation}:
         turned = copy(extractor)
         turned.policy = replace(extractor.policy, orientation=orientation)
@@ -310,7 +316,11 @@ def _variations(extractor: Extractor) -> Iterator[tuple[str, Extractor, bool]]:
 
 
 def _with(extractor: Extractor, **changes: Any) -> Extractor:
-    """The same network behind other preprocessing."""
+    """The same network behind preprocessing that is changed so."""
+    return _behind(extractor, replace(extractor.preset.preprocess, **changes))
+
+
+def _behind(extractor: Extractor, preprocess: Preprocess) -> Extractor:
     changed = copy(extractor)
-    changed.preset = replace(extractor.preset, preprocess=replace(extractor.preset.preprocess, **changes))
+    changed.preset = replace(extractor.preset, preprocess=preprocess)
     return changed

@@ -7,10 +7,9 @@ import torch
 from extractor.boxes import inclusive_cells
 from extractor.detections import Detections
 from extractor.preprocess import Frame
-from extractor.resize import truncated_size
 from extractor.selection import select
 from extractor.tensor_names import canonical_names
-from extractor.vinvl import AttributePredictor, VinVLDetector
+from extractor.vinvl import AttributePredictor, VinVLDetector, truncated_size
 from extractor.vinvl_presets import VINVL_X152, VinVLConfig, VinVLFilter
 
 
