@@ -1,4 +1,4 @@
-"""Shrunken BLIP-2 and PaliGemma with random weights, saved as the published ones are."""
+"""Shrunken BLIP-2, PaliGemma and SigLIP with random weights, saved as the published ones are."""
 
 import torch
 
@@ -56,3 +56,13 @@ def save_paligemma(folder, save_tokenizer, noise=0.0):
     )  # fmt: skip
     keep(PaliGemmaForConditionalGeneration(config), folder, noise)
     SiglipImageProcessor(size={"height": 12, "width": 12}, image_seq_length=9).save_pretrained(folder)
+
+
+def save_siglip(folder, words):
+    """With image and text sides, the latter for so many words."""
+    from transformers import SiglipConfig, SiglipImageProcessor, SiglipModel
+
+    size = {name: VISION[name] for name in ("hidden_size", "num_hidden_layers", "num_attention_heads")}
+    text = size | {"intermediate_size": 32, "vocab_size": words}
+    SiglipModel(SiglipConfig(text_config=text, vision_config=VISION)).save_pretrained(folder)
+    SiglipImageProcessor(size={"height": 12, "width": 12}).save_pretrained(folder)

@@ -19,7 +19,7 @@ from consumers.tasks.vsr import EXAMPLES
 
 from ...conftest import write_examples
 from .small_vsr import WIDTHS, save_model
-from .small_writers import save_blip2, save_paligemma
+from .small_writers import save_blip2, save_paligemma, save_siglip
 
 DEMO_DIM = 384
 OF_A_DETECTOR = ("visualbert-vsr", "lxmert-vsr")  # which takes its time
@@ -74,17 +74,6 @@ def make(tmp_path, save_tokenizer, save_mt5, save_vit, monkeypatch):
         return (folder, None) if model_class(name).reads == "images" else (folder / "mt5", f"vit:{folder / 'vision'}")
 
     return build
-
-
-def save_siglip(folder, words):
-    from transformers import SiglipConfig, SiglipImageProcessor, SiglipModel
-
-    size = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    text = size | {"vocab_size": words, "max_position_embeddings": 64}
-    SiglipModel(
-        SiglipConfig(text_config=text, vision_config=size | {"image_size": 16, "patch_size": 8})
-    ).save_pretrained(folder)
-    SiglipImageProcessor(size={"height": 16, "width": 16}).save_pretrained(folder)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from consumers.models.images import FolderOfImages
 from consumers.tasks import Example, load_task
 
 from ...conftest import write_examples
-from .small_writers import save_blip2, save_paligemma
+from .small_writers import save_blip2, save_paligemma, save_siglip
 
 PICTURES = ("d89a4889331ce042", "0a1b2c3d4e5f6071")
 QUESTIONS = ("What color is it ?", "Is it a red bus on a green road ?")
@@ -126,7 +126,7 @@ def test_stores_of_other_image_sides_are_refused(model, images, tmp_path, capsys
 
     name, folder = model
     siglip = tmp_path / "siglip"
-    save_siglip(siglip)
+    save_siglip(siglip, 9)
     wrong = extract(images, tmp_path / "siglip.roi", f"siglip:{siglip}", "--dtype", "float32")
     said = evaluate(model, tmp_path, capsys, 78, store=wrong)
     assert f"the store has what siglip:{siglip} made: extract with --model {name}:{folder}" in said
@@ -136,15 +136,6 @@ def test_stores_of_other_image_sides_are_refused(model, images, tmp_path, capsys
     state = load_file(folder / files[tensor])
     save_file(state | {tensor: state[tensor] + 1}, folder / files[tensor], {"format": "pt"})
     assert "has other weights" in evaluate(model, tmp_path, capsys, 78, store=store)
-
-
-def save_siglip(folder):
-    from transformers import SiglipConfig, SiglipImageProcessor, SiglipModel
-
-    size = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    vision = size | {"image_size": 12, "patch_size": 4}
-    SiglipModel(SiglipConfig(text_config=size | {"vocab_size": 9}, vision_config=vision)).save_pretrained(folder)
-    SiglipImageProcessor(size={"height": 12, "width": 12}).save_pretrained(folder)
 
 
 @pytest.mark.parametrize("model", ["blip2", "paligemma"], indirect=True)
