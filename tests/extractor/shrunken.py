@@ -20,6 +20,7 @@ SMALL = {  # num_classes and num_attributes stay those of the vocabularies
     "pyramid_channels": 16,
     "proposals": 40,
     "pre_nms": 400,
+    "pooled_size": 7,
     "roi_chunk": 16,
     "attribute_hidden": 16,
     "class_embedding": 8,
@@ -68,7 +69,7 @@ def random_state(architecture: Any, seed: int = 7) -> dict[str, torch.Tensor]:
         if name in optional:
             continue
         if tensor.ndim >= 2:
-            gain = 0.1 if "deltas" in name or "bbox_pred" in name else 6.0 if "cls_score" in name else 1.0
+            gain = 0.02 if "deltas" in name or "bbox_pred" in name else 6.0 if "cls_score" in name else 1.0
             state[name] = gain * noise * (2.0 / tensor[0].numel()) ** 0.5
         else:
             state[name] = (tensor + 0.1 * noise).clamp(min=0.05) if name.endswith(("weight", "var")) else 0.1 * noise
