@@ -17,7 +17,7 @@ from cache.contents import HeldContents, KeyedContents
 from cache.families import MOST_RECORDS, Traits
 from cache.key_forms import Translation, translation
 from extractor import DecodePolicy, Preset, get_preset, list_extractors
-from extractor.configs import GridCells, Preprocess
+from extractor.configs import DetectionNMS, GridCells, Preprocess
 
 from .sources import Item, open_source
 
@@ -150,7 +150,7 @@ def identify(
         trial = subject.attempt(extractor)
         report.trials.append(trial)
         if not trial.made_it and trial.names & SAME_MODEL and not trial.names - SAME_MODEL - NOTATION - SAME_RECORDS:
-            for change, changed, own_boxes in _variations(extractor):
+            for change, changed, own_boxes in _variations(extractor, trial.names):
                 progress(f"{preset.name}, {change}")
                 report.trials.append(subject.attempt(changed, change, own_boxes))
                 if report.trials[-1].made_it:
@@ -283,11 +283,17 @@ def _load(name: str, weights: str | None, device: str) -> Extractor:
     return load_extractor(name, weights, device)
 
 
-def _variations(extractor: Extractor) -> Iterator[tuple[str, Extractor, bool]]:
-    """(what is changed, the extractor with that change, whether it describes the boxes of the cache)."""
+def _variations(extractor: Extractor, names: set[str]) -> Iterator[tuple[str, Extractor, bool]]:
+    """(what is changed, the extractor with that change, whether it describes the boxes of the cache).
+
+    Where `names`, the causes that were named, have the selection, others are tried first: where boxes are proposals,
+    describing those of the cache would be equal too.
+    """
+    if "selection" in names:
+        yield from _selections(extractor)
     from extractor.networks import network_class
 
-    preset, rule = extractor.preset, extractor.preset.preprocess
+    rule = extractor.preset.preprocess
     yield "describing the boxes of the cache", extractor, True
     others = [other for other in map(get_preset, list_extractors()) if isinstance(other.preprocess, Preprocess)]
     if isinstance(rule, Preprocess):
@@ -305,14 +311,23 @@ def _variations(extractor: Extractor) -> Iterator[tuple[str, Extractor, bool]]:
         turned = copy(extractor)
         turned.policy = replace(extractor.policy, orientation=orientation)
         yield f"EXIF orientation: {orientation}", turned, False
-    tried = [preset.selection]
-    for other in others:
-        of_a_grid = {isinstance(selection, GridCells) for selection in (preset.selection, other.selection)}
-        if other.selection not in tried and other.dim == preset.dim and of_a_grid == {False}:
-            tried.append(other.selection)
-            chosen = copy(extractor)
-            chosen.preset = replace(preset, selection=other.selection)
-            yield f"regions selected as by {other.name}", chosen, False
+    if "selection" not in names:
+        yield from _selections(extractor)
+
+
+def _selections(extractor: Extractor) -> Iterator[tuple[str, Extractor, bool]]:
+    preset, tried = extractor.preset, [extractor.preset.selection]
+    for other in map(get_preset, list_extractors()):
+        rule = other.selection
+        if rule in tried or other.dim != preset.dim or GridCells in (type(rule), type(preset.selection)):
+            continue
+        by_class = isinstance(rule, DetectionNMS) or getattr(rule, "class_boxes", False)
+        if by_class and type(other.architecture) is not type(preset.architecture):
+            continue  # it needs boxes of every class, which not every network gives
+        tried.append(rule)
+        chosen = copy(extractor)
+        chosen.preset = replace(preset, selection=rule)
+        yield f"regions selected as by {other.name}", chosen, False
 
 
 def _with(extractor: Extractor, **changes: Any) -> Extractor:
