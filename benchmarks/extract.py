@@ -94,8 +94,9 @@ def random_network(architecture, seed: int = 0) -> nn.Module:
     """The network with weights that keep its activations within bounds, and its many proposals at their anchors."""
     generator = torch.Generator().manual_seed(seed)
     network = network_class(architecture)(architecture).eval().requires_grad_(False)
+    constant = getattr(network, "default_tensors", dict)()
     for name, tensor in network.state_dict().items():
-        if tensor.ndim >= 2:
+        if tensor.ndim >= 2 and name not in constant:
             small = {"anchor_deltas": 1e-3, "bbox_pred": 1e-3, "stem": 1 / 64, "conv3": 0.3}
             gain = next((value for part, value in small.items() if part in name), 1.0)
             tensor.copy_(torch.randn(tensor.shape, generator=generator) * gain * (2.0 / tensor[0].numel()) ** 0.5)
@@ -107,14 +108,13 @@ def c4_ours(network, preset, rgb: np.ndarray, clock: Clock) -> int:
         to = frame(preset.preprocess, *rgb.shape[:2])
         images = network_input(preset.preprocess, rgb, to)[None].contiguous(memory_format=torch.channels_last)
     with clock.stage("backbone"):
-        feature = network.backbone(images.to(network.backbone.stem.conv1.weight.dtype))
+        feature, size = network.map(images)
     with clock.stage("proposals"):
-        logits, deltas = network.proposal_generator.rpn_head(feature)
-        rois, _ = network.proposal_generator.propose(logits[0], deltas[0], to.size)
+        (rois,) = network.propose(feature, size, *(to.scale[:1] if getattr(network, "needs_frames", False) else ()))
     with clock.stage("RoI head"):
-        found = network.describe(feature, rois, to.size)
+        found = network.describe(feature, rois, size)
     with clock.stage("selection"):
-        select(preset.selection, found, to)
+        select(preset.selection, found, to).of(found, getattr(network, "complete", None))
     return len(rois)
 
 
@@ -197,9 +197,11 @@ def _pyramid_proposals(network, pyramid: list[Tensor], to, clock: Clock) -> Tens
         return network.proposal_generator.propose([m[0][0] for m in maps], [m[1][0] for m in maps], to.size)[0]
 
 
-WAYS: dict[str, tuple[Callable, Callable]] = {
+WAYS: dict[str, tuple[Callable, Callable | None]] = {
+    "extractor.bua_caffe:BuaCaffeDetector": (c4_ours, None),
     "extractor.detector:Detector": (c4_ours, c4_published),
     "extractor.fpn_detector:FPNDetector": (fpn_ours, fpn_published),
+    "extractor.vinvl:VinVLDetector": (c4_ours, None),
 }
 
 
@@ -210,6 +212,8 @@ def compare(
     preset = get_preset(model)
     ours, rebuilt = WAYS[preset.architecture.network]
     plain = random_network(preset.architecture)
+    if not peer and rebuilt is None:
+        raise SystemExit(f"the published way of {model} is not rebuilt here: give its system with --peer")
     if peer:
         published = load_peer(model, Path(peer), plain.state_dict())
     else:

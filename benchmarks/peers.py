@@ -3,6 +3,7 @@
 * vg-r101: the folder `py-bottom-up-attention` (a detectron2 of 2019). It needs fvcore, iopath, yacs and what else
   detectron2 imports.
 * vg-x101: the folder `mmf` of IGLUE's extraction scripts, with `github/vqa-maskrcnn-benchmark` in it. It needs yacs.
+* bua-r101-36, bua-r101-10-100, vinvl-x152 and its other filters: see more_peers.py.
 
 Their compiled operators are replaced by torchvision's, which are at least as fast, and names that numpy, Pillow and
 torch have dropped are put back. Nothing in the trees is changed. The steps are those of their extraction scripts.
@@ -15,6 +16,7 @@ import collections.abc
 import sys
 import types
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +32,12 @@ def load_peer(model: str, tree: Path, state: dict[str, Tensor]) -> Run:
 
     Raises: SystemExit when the tree is not there or does not fit.
     """
+    from more_peers import load_bua, load_vinvl
+
     loaders = {"vg-r101": _load_c4, "vg-x101": _load_pyramid}
+    loaders |= dict.fromkeys(("bua-r101-36", "bua-r101-10-100"), load_bua)
+    for name, kind in (("vinvl-x152", 1), ("vinvl-x152-filter2", 2), ("vinvl-x152-filter0", 0)):
+        loaders[name] = partial(load_vinvl, kind=kind)
     if model not in loaders:
         raise SystemExit(f"there is no peer for {model}; choose {' or '.join(loaders)}")
     for name, kind in (("float", float), ("int", int)):
@@ -43,7 +50,7 @@ def load_peer(model: str, tree: Path, state: dict[str, Tensor]) -> Run:
     return loaders[model](tree, state)
 
 
-def _fill(model: torch.nn.Module, state: dict[str, Tensor], rename: Callable[[str], str | None]) -> None:
+def fill(model: torch.nn.Module, state: dict[str, Tensor], rename: Callable[[str], str | None]) -> None:
     own = model.state_dict()
     for name, tensor in own.items():
         new = rename(name)
@@ -76,10 +83,8 @@ def _load_c4(tree: Path, state: dict[str, Tensor]) -> Run:
     config.merge_from_file(str(tree / "configs/VG-Detection/faster_rcnn_R_101_C4_attr_caffemaxpool.yaml"))
     config.MODEL.DEVICE, config.MODEL.WEIGHTS, config.MODEL.RPN.POST_NMS_TOPK_TEST = "cpu", "", 300
     model = build_model(config)
-    _fill(model, state, canonical_name)
-    resize = ResizeShortestEdge(
-        [config.INPUT.MIN_SIZE_TEST, config.INPUT.MIN_SIZE_TEST], config.INPUT.MAX_SIZE_TEST
-    )
+    fill(model, state, canonical_name)
+    resize = ResizeShortestEdge([config.INPUT.MIN_SIZE_TEST, config.INPUT.MIN_SIZE_TEST], config.INPUT.MAX_SIZE_TEST)
 
     def run(rgb: np.ndarray, clock) -> None:
         height, width = rgb.shape[:2]
@@ -141,7 +146,7 @@ def _load_pyramid(tree: Path, state: dict[str, Tensor]) -> Run:
     cfg.merge_from_file(str(tree / "detectron_model.yaml"))
     cfg.merge_from_list(["MODEL.DEVICE", "cpu"])
     model = build_detection_model(cfg)
-    _fill(model, state, canonical_name)
+    fill(model, state, canonical_name)
 
     def run(rgb: np.ndarray, clock) -> None:
         with clock.stage("preprocess"):
