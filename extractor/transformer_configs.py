@@ -6,6 +6,7 @@ Light on purpose (no torch).
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -114,6 +115,8 @@ def read_architecture(kind: str, config: dict[str, Any], where: str) -> Transfor
     if config.get("model_type") not in _MODEL_TYPES[kind]:
         raise UsageError(f"{where}: it is a model of type {config.get('model_type')!r}, not of {kind}")
     vision = config.get("vision_config") or config.get("vision_config_dict") or config
+    if not isinstance(vision, dict):
+        raise UsageError(f"{where}: vision_config is {str(vision)[:100]!r}, not settings")
     base = ARCHITECTURES[kind]
     for option, needed in (("num_channels", 3), ("qkv_bias", True), ("vision_use_head", True)):
         if kind == "paligemma" and option == "vision_use_head":
@@ -127,6 +130,9 @@ def read_architecture(kind: str, config: dict[str, Any], where: str) -> Transfor
             raise UsageError(f"{where}: {option} is {value!r}, it must be a positive whole number")
         return value
 
+    activation, epsilon = vision.get("hidden_act", base.activation), vision.get("layer_norm_eps", base.norm_epsilon)
+    if not isinstance(activation, str) or not isinstance(epsilon, float):
+        raise UsageError(f"{where}: hidden_act {activation!r} is no name, or layer_norm_eps {epsilon!r} no number")
     hidden = count(vision, "hidden_size", base.hidden)
     return TransformerConfig(
         kind=kind,
@@ -137,13 +143,20 @@ def read_architecture(kind: str, config: dict[str, Any], where: str) -> Transfor
         patch=count(vision, "patch_size", base.patch),
         image=count(vision, "image_size", base.image),
         embedding=count(config, "projection_dim", base.embedding) if kind == "clip" else base.embedding and hidden,
-        activation=vision.get("hidden_act", base.activation),
-        norm_epsilon=vision.get("layer_norm_eps", base.norm_epsilon),
+        activation=activation,
+        norm_epsilon=epsilon,
     )
 
 
 def read_processor(kind: str, settings: dict[str, Any], image: int, where: str) -> CentreCrop:
     """What a preprocessor_config.json describes; what it leaves out is as in transformers. Raises: UsageError."""
+    try:
+        return _read_processor(kind, settings, image, where)
+    except (TypeError, KeyError, ValueError) as error:
+        raise UsageError(f"{where}: {PROCESSOR} has settings that make no sense: {error!r}") from error
+
+
+def _read_processor(kind: str, settings: dict[str, Any], image: int, where: str) -> CentreCrop:
     base, size = PROCESSORS[kind], settings.get("size", image)
     for step in ("do_resize", "do_rescale", "do_normalize"):
         if not settings.get(step, True):
@@ -164,12 +177,15 @@ def read_processor(kind: str, settings: dict[str, Any], image: int, where: str) 
         )
     if settings.get("resample", 3) not in FILTERS:
         raise UsageError(f"{where}: {PROCESSOR} names filter {settings['resample']!r}, not one of {FILTERS}")
+    mean, std = (tuple(settings.get(f"image_{name}", getattr(base, name))) for name in ("mean", "std"))
+    if len(mean) != 3 or len(std) != 3 or not all(map(math.isfinite, mean)) or not min(std) > 0:
+        raise ValueError(f"image_mean {mean}, image_std {std}")
     return CentreCrop(
         short_side=short,
         side=image,
         filter=FILTERS[settings["resample"]] if "resample" in settings else base.filter,
-        mean=tuple(settings.get("image_mean", base.mean)),
-        std=tuple(settings.get("image_std", base.std)),
+        mean=mean,
+        std=std,
     )
 
 

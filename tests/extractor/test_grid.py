@@ -15,6 +15,7 @@ pytest.importorskip("transformers")
 
 import transformers
 
+import extractor.grid  # noqa: F401  it registers how images are cut for a CentreCrop
 from cache import InputNotFound, UsageError, WeightsError
 from extractor.configs import CentreCrop
 from extractor.extractor import Extractor, load_extractor
@@ -308,11 +309,33 @@ def test_what_is_neither_a_folder_nor_within_reach_is_an_error(tmp_path, monkeyp
         ({"crop_size": 32}, "does not make squares of 64"),
         ({"rescale_factor": 0.1}, "does not make squares of 64"),
         ({"resample": 0}, "filter 0"),
+        ({"size": "64"}, "make no sense"),
+        ({"size": {"shortest_edge": 64}, "crop_size": {"width": 64}}, "make no sense"),
+        ({"resample": [3]}, "make no sense"),
+        ({"rescale_factor": None}, "make no sense"),
+        ({"image_mean": 0.5}, "make no sense"),
+        ({"image_mean": [0.5]}, "make no sense"),
+        ({"image_std": [1, 1, 0]}, "make no sense"),
     ],
 )
 def test_other_preparations_are_refused(folders, tmp_path, settings, words):
     (tmp_path / "config.json").write_bytes((folders["clip"] / "config.json").read_bytes())
     (tmp_path / "preprocessor_config.json").write_text(json.dumps({"size": 64, "crop_size": 64} | settings))
+    with pytest.raises(UsageError, match=words):
+        get_preset(f"clip:{tmp_path}")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ("text", "vision_config is 'text'"),
+        ({"hidden_act": ["gelu"]}, "hidden_act .* is no name"),
+        ({"layer_norm_eps": "small"}, "layer_norm_eps .* no number"),
+        ({"patch_size": [16, 16]}, "patch_size .* positive whole number"),
+    ],
+)
+def test_configurations_that_make_no_sense_are_refused(tmp_path, settings, words):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "clip", "vision_config": settings}))
     with pytest.raises(UsageError, match=words):
         get_preset(f"clip:{tmp_path}")
 
