@@ -1,5 +1,6 @@
 """Retrieval by embeddings of pictures that a store holds, and of texts."""
 
+import io
 import json
 
 import numpy as np
@@ -123,6 +124,14 @@ def test_texts_go_through_the_text_side_of_a_model(evaluate, task, embedded, tmp
         np.testing.assert_allclose(scores[place], cosines, atol=1e-5)
 
 
+def _damaged():
+    """An archive whose compressed bytes are no longer what was compressed."""
+    whole = io.BytesIO()
+    np.savez_compressed(whole, ids=np.array([f"en/{n}" for n in range(99)]), embeddings=np.zeros((99, 16), np.float32))
+    place = whole.getvalue().index(b"ids.npy") + len(b"ids.npy") + 20  # behind the extra field of zip64
+    return whole.getvalue()[:place] + b"\xff" * 16 + whole.getvalue()[place + 16 :]
+
+
 @pytest.mark.parametrize(
     ("content", "code", "words"),
     [
@@ -133,6 +142,7 @@ def test_texts_go_through_the_text_side_of_a_model(evaluate, task, embedded, tmp
         ({"ids": np.array(["a", "a"]), "embeddings": np.zeros((2, 16), np.float32)}, 65, "has ids"),
         ({"texts": np.zeros(3)}, 65, "no .npz file with ids"),
         (b"PK\x03\x04 but no archive", 65, "no .npz file"),
+        (_damaged(), 65, "no .npz file"),
     ],
 )
 def test_files_that_do_not_fit_are_told(evaluate, tmp_path, content, code, words):
