@@ -117,7 +117,9 @@ def read_scores(where: Sequence[str], metric: str) -> Scores:
 
 
 def _add(found: dict[tuple[str, str], float], place: tuple[str, str], value: float, origin: str) -> None:
-    if not math.isfinite(value) or found.setdefault(place, value) != value:
+    if not math.isfinite(value):
+        raise DataError(f"{origin}: {place[0]} has {value} in {place[1]}, which is no score")
+    if found.setdefault(place, value) != value:
         raise DataError(f"{origin}: {place[0]} has {value} in {place[1]}, and {found[place]} elsewhere")
 
 

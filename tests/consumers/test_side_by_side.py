@@ -101,6 +101,9 @@ def test_scores_that_contradict_each_other_are_refused(tmp_path):
     (tmp_path / "a.csv").write_text("model,language,cider\nm,en,1\nm,en,2\n")
     with pytest.raises(DataError, match="line 3: m has 2.0 in en, and 1.0 elsewhere"):
         read_scores([str(tmp_path / "a.csv")], "cider")
+    (tmp_path / "a.csv").write_text("model,language,cider\nm,en,nan\n")
+    with pytest.raises(DataError, match="line 2: m has nan in en, which is no score"):
+        read_scores([str(tmp_path / "a.csv")], "cider")
     (tmp_path / "b.csv").write_text("model,language\nm,en\n")
     with pytest.raises(DataError, match="wanted are model, language and cider"):
         read_scores([str(tmp_path / "b.csv")], "cider")
