@@ -136,7 +136,8 @@ class Maxm(Task):
     def published(self, selection: Selection) -> Count | None:
         if self.path(selection).suffix != ".parquet":
             return self.counts[selection]
-        whole = any("_yesno" in str(path) for path in self._parquet(selection.language))
+        inside = (path.relative_to(self.folder()) for path in self._parquet(selection.language))
+        whole = any("_yesno" in str(path) for path in inside)
         return Count((ROWS if whole else PARQUET_ROWS)[selection.language], None)
 
     def read(self, path: Path, selection: Selection) -> Iterator[Example]:

@@ -111,14 +111,15 @@ PAIRS = [(image, pair) for image in EXAMPLES for pair in image["qa_pairs"]]
 @pytest.mark.parametrize("layout", ["data/{}-00000-of-00001.parquet", "default/{}/0000.parquet", "{}.parquet"])
 def test_parquet_files_hold_the_same_questions(tmp_path, annotations, layout):
     whole = load_task("maxm", annotations).load(FRENCH)
-    first = tmp_path / "repacked/maxm" / layout.format("fr")
+    again = tmp_path / "again_with_yesno"  # the name of a folder above says nothing about the files
+    first = again / "maxm" / layout.format("fr")
     write_parquet(first.parent, first.name, "fr", PAIRS[1:])
-    task = load_task("maxm", tmp_path / "repacked")
+    task = load_task("maxm", again)
     facts = {"method": "TransVQ2A", "image_locale": "fr"}
     expected = [replace(one, facts=one.facts | facts, labels={}) for one in whole]
     assert task.load(FRENCH) == expected[1:]
     assert task.published(FRENCH) == Count(264, None)
-    rest = tmp_path / "repacked/maxm" / layout.format("fr_yesno")
+    rest = again / "maxm" / layout.format("fr_yesno")
     write_parquet(rest.parent, rest.name, "fr", PAIRS[:1])
     assert task.load(FRENCH) == [*expected[1:], expected[0]] and task.published(FRENCH) == Count(293, None)
     first.write_bytes(b"PAR1 and nothing behind it")
