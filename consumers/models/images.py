@@ -59,6 +59,9 @@ class FolderOfImages:
                 warnings.simplefilter("ignore")
                 if image.width * image.height > MOST_PIXELS:
                     raise DataError(f"{path} has {image.width} x {image.height} pixels, more than can be read")
-                return np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
+                upright = ImageOps.exif_transpose(image)
+                if upright.mode.startswith("I"):  # `convert` would make white of all but the darkest 16-bit grey
+                    upright = Image.fromarray(((np.asarray(upright).clip(0, 65535) + 128.0) // 257).astype(np.uint8))
+                return np.asarray(upright.convert("RGB"))
         except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
             raise DataError(f"{path} cannot be decoded: {error}") from error

@@ -37,6 +37,13 @@ def test_pictures_are_red_green_and_blue_and_upright(folder):
     assert grey.shape == (4, 6, 3) and turned.shape == (6, 4, 3)
 
 
+def test_grey_of_sixteen_bits_keeps_its_shades(tmp_path):
+    shades = np.array([[0, 128, 129, 257, 32768, 65535]], np.uint16)
+    Image.fromarray(shades).save(tmp_path / "deep.png")
+    (deep,) = FolderOfImages(tmp_path).get_many(["deep"])
+    assert deep[0].tolist() == [[shade] * 3 for shade in (0, 0, 1, 1, 128, 255)]
+
+
 def test_pictures_that_cannot_be_read(folder, monkeypatch):
     (folder / "text.jpg").write_text("no picture")
     whole = (folder / "turned.jpg").read_bytes()
