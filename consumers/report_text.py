@@ -21,7 +21,7 @@ from .report_vsr_text import vsr_json, vsr_markdown
 def markdown(report: Report, plots: Sequence[str] = ()) -> str:
     """The report for people; `plots` are the files to show, relative to its own."""
     ours = [table for table in report.paper if table.measured or not report.runs]
-    empty = [table.number for table in report.paper if table not in ours]
+    empty = list(dict.fromkeys(table.number for table in report.paper if table not in ours))  # of 19 there are two
     parts = ["# Scores beside the published ones", _legend(report), *(f"- {k}: {v}" for k, v in SOURCES.items())]
     if report.warnings or report.failed:
         parts += ["## To be aware of", *(f"- {visible(one)}" for one in report.warnings)]

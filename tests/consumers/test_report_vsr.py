@@ -108,6 +108,8 @@ def test_a_report_is_written_with_its_pictures(results, tmp_path, capsys, form):
         "Always giving the most frequent answer gets 61.11 % of vsr right.",
     ):
         assert line in text.splitlines(), line
+    (lacking,) = (line for line in text.splitlines() if line.startswith("Nothing was measured"))
+    assert lacking.count(" 19,") == 1, "there are two of it, named once"
     found = json.loads((tmp_path / "look" / "report.json").read_text())["vsr"][0]
     assert found["likeness"]["vilt"]["relations"] == 4 and found["samples"]["vilt"][0]["set"] == "100"
 
