@@ -140,7 +140,7 @@ def companion(cls: Any, source: str, **options: Any) -> Any:
     """A tokenizer or image processor of transformers. Raises: InputNotFound."""
     try:
         return cls.from_pretrained(source, **options)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise _unloadable(source, cls, error) from error
 
 

@@ -29,22 +29,28 @@ class FolderOfImages:
     def __init__(self, folder: str | Path):
         self.folder = Path(folder)
         self._files: dict[str, Path] = {}
+        self._twice: dict[str, tuple[Path, Path]] = {}
         for path in sorted(self.folder.rglob("*")):
             if path.suffix.lower() in SUFFIXES:
                 inside = path.relative_to(self.folder).as_posix()
                 for form in (inside, os.path.splitext(inside)[0], path.name, path.stem):
-                    self._files.setdefault(form, path)
+                    other = self._files.setdefault(form, path)
+                    if other != path and other != self.folder / form:
+                        self._twice[form] = other, path
         if not self._files:
             raise InputNotFound(f"{folder} has no pictures ({', '.join(SUFFIXES)})")
 
     def resolve(self, pictures: Sequence[tuple[str, ...]]) -> tuple[list[str], dict[int, int]]:
         """The first form of each picture that there is a file of, and how many were found in which form.
 
-        Raises: MissingKeys.
+        Raises: MissingKeys, DataError: a name that two files have.
         """
         keys = [next((form for form in forms if form in self._files), None) for forms in pictures]
         if lost := [forms[0] for forms, key in zip(pictures, keys, strict=True) if key is None]:
             raise MissingKeys(lost, str(self.folder), "other forms of the names were tried as well")
+        if form := next((key for key in keys if key in self._twice), None):
+            first, second = self._twice[form]
+            raise DataError(f"picture {form!r} may be {first} or {second}: give a folder that has it once")
         return keys, dict(sorted(Counter(map(tuple.index, pictures, keys)).items()))
 
     def get_many(self, keys: Sequence[str]) -> list[np.ndarray]:

@@ -60,3 +60,13 @@ def test_pictures_that_cannot_be_read(folder, monkeypatch):
 def test_a_folder_without_pictures(tmp_path):
     with pytest.raises(InputNotFound, match="has no pictures"):
         FolderOfImages(tmp_path)
+
+
+def test_a_name_that_two_pictures_have(tmp_path):
+    for name in ("a/1.png", "b/1.png", "2.png", "b/2.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.new("RGB", (4, 4)).save(tmp_path / name)
+    pictures = FolderOfImages(tmp_path)
+    assert pictures.resolve([("b/1",), ("2.png",), ("a/1.png",)])[0] == ["b/1", "2.png", "a/1.png"]
+    with pytest.raises(DataError, match=r"picture '1.png' may be .*a/1.png or .*b/1.png"):
+        pictures.resolve([("1.png",)])
