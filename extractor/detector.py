@@ -20,6 +20,7 @@ class Detector(nn.Module):
     """Backbone, proposal network and region head under detectron2's tensor names."""
 
     reduced = ("backbone", "proposal_generator.rpn_head.conv", "roi_heads.res5")
+    small_maps = ("roi_heads.res5",)
 
     def __init__(self, config: C4Config, norm: Norm = FrozenBatchNorm2d):
         super().__init__()

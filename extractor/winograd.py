@@ -8,22 +8,29 @@ error is that of maps plane by plane, three quarters of that of a direct one on 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .backbone import Conv
+from .winograd_small import SmallMapConv
 
 TILES = 512  # transformed together: enough for a matrix product, few enough for the cache
 MIN_CHANNELS = 256  # below, the transforms cost more than the products save
 
 
-def use_winograd(network: nn.Module) -> None:
-    """Replace the convolutions of a network that gain from it, for good: float32, 3x3, many channels, norms merged."""
+def use_winograd(network: nn.Module, small_maps: Iterable[str] = ()) -> None:
+    """Replace the convolutions of a network that gain from it, for good: float32, 3x3, many channels, norms merged.
+
+    Those within the submodules `small_maps` become the faster and less exact ones of winograd_small.py.
+    """
+    small = {module for name in small_maps for module in network.get_submodule(name).modules()}
     for parent in list(network.modules()):
         for name, child in list(parent.named_children()):
             if _gains(child):
-                setattr(parent, name, WinogradConv(child))
+                setattr(parent, name, (SmallMapConv if child in small else WinogradConv)(child))
 
 
 def _gains(module: nn.Module) -> bool:
