@@ -56,6 +56,7 @@ def recipe(**changes):
     return Recipe(lr=0.03, batch=4, optimizer="adafactor", weight_decay=0.0, validate_every=20, **{**facts, **changes})
 
 
+@pytest.mark.slow
 def test_it_learns_answers_from_the_patches_of_a_store(tmp_path, mt5, patches):
     torch.manual_seed(0)
     model = load_model("simple-mpt", mt5)
@@ -73,6 +74,7 @@ def test_it_learns_answers_from_the_patches_of_a_store(tmp_path, mt5, patches):
     assert all(a != b for a, b in zip(best.answers(moved.inputs(range(4), range(4)), None), COLOURS, strict=True))
 
 
+@pytest.mark.slow
 def test_a_training_that_was_stopped_ends_as_one_that_was_not(tmp_path, mt5, patches):
     def train(folder, stop=lambda: False):
         torch.manual_seed(0)
