@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .backbone import MIN_SIDE, Backbone
+from .backbone import Backbone
 from .configs import C5GridConfig
 from .detections import Detections
 from .detector import Detector
@@ -50,15 +50,14 @@ class C4Grid(_C5Grid, Detector):
     """res5 of a C4 detector over its whole res4 map: as dilated as over a RoI, hence with the stride of res4."""
 
     stride = Backbone.stride
+    small_maps = ()  # the map is whole, and its cells are not averaged away
 
     def __init__(self, architecture: C5GridConfig):
         super().__init__(architecture.detector)
         self.grid = architecture
 
     def c5(self, images: Tensor) -> Tensor:
-        height, width = images.shape[2:]
-        images = F.pad(images, (0, max(0, MIN_SIDE - width), 0, max(0, MIN_SIDE - height)))
-        feature = self.backbone(images.to(self.backbone.stem.conv1.weight.dtype))
+        feature, _ = self.map(images)
         res5, phases = self.roi_heads.res5, self.roi_heads.phases
         feature = feature.to(res5[0].conv1.weight.dtype)
         if phases == 1:
