@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from .detections import Detections
 from .devices import DTYPES
+from .pointwise import use_pointwise
 from .stepwise import use_stepwise
 from .weights import load_weights
 from .winograd import use_winograd
@@ -28,7 +29,7 @@ class Network(Protocol):
         stepwise: optional, names of submodules that keep their norms in float32 on CPUs, to round as published.
         planewise: optional, names within those whose maps lie plane by plane.
         part: optional, a regular expression for how the names begin of the tensors that are read of a checkpoint.
-        small_maps: optional, names of submodules that see many small maps, whose 3x3 convolutions may round more.
+        small_maps: optional, names of submodules that see many small maps, whose convolutions may round otherwise.
         unused_tensors: optional, a regular expression for tensors of a checkpoint that are not needed.
         default_tensors: optional, a method that gives tensors by name which a checkpoint may lack.
         complete: optional, a method that takes the `Detections` that were kept and adds what depends on it.
@@ -89,5 +90,7 @@ def make_fast(network: nn.Module, device: torch.device, precision: str) -> nn.Mo
     for name in network.reduced:
         network.get_submodule(name).to(DTYPES[precision])
     if device.type == "cpu":
-        use_winograd(network, getattr(network, "small_maps", ()))
+        small_maps = getattr(network, "small_maps", ())
+        use_winograd(network, small_maps)
+        use_pointwise(network, small_maps)
     return network.to(device, memory_format=torch.channels_last)
