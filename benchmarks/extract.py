@@ -63,7 +63,7 @@ class Work(Clock):
     def __init__(self) -> None:
         super().__init__()
         self.done: dict[str, int] = {}
-        fused = torch.ops.mkldnn._convolution_pointwise, torch.ops.mkldnn._convolution_pointwise_.binary
+        fused = torch.ops.mkldnn._convolution_pointwise, torch.ops.mkldnn._convolution_pointwise_
         self._counter = FlopCounterMode(
             display=False,
             custom_mapping={
@@ -199,6 +199,7 @@ def _pyramid_proposals(network, pyramid: list[Tensor], to, clock: Clock) -> Tens
 
 WAYS: dict[str, tuple[Callable, Callable | None]] = {
     "extractor.bua_caffe:BuaCaffeDetector": (c4_ours, None),
+    "extractor.bua_d2:BuaD2Detector": (c4_ours, None),
     "extractor.detector:Detector": (c4_ours, c4_published),
     "extractor.fpn_detector:FPNDetector": (fpn_ours, fpn_published),
     "extractor.vinvl:VinVLDetector": (c4_ours, None),

@@ -1,6 +1,7 @@
 """Runs MILVLG's bottom-up-attention.pytorch and VinVL's scene_graph_benchmark from their own trees, see peers.py.
 
-* bua-r101-36, bua-r101-10-100: the tree of bottom-up-attention.pytorch with its submodule detectron2 (v0.2.1) in it.
+* bua-r101-36, bua-r101-10-100, bua-d2-r101, bua-d2-x152: the tree of bottom-up-attention.pytorch with its submodule
+  detectron2 (v0.2.1) in it.
 * vinvl-x152 and its other filters: the tree of scene_graph_benchmark. It needs yacs.
 
 The steps are those of `extract_features.py` and of the model's own test run with the options of its README, without the
@@ -23,39 +24,12 @@ from torchvision.ops import nms
 
 def load_bua(tree: Path, state: dict[str, Tensor]) -> Run:
     """Its Caffe mode. Whole RoIs by torchvision; suppression as its kernel does it, on a CPU even beside a GPU."""
-    import cv2
-
-    sys.path[:0] = [str(tree), str(tree / "detectron2")]
-    _stub("detectron2._C")
-    _stub("apex").amp = types.SimpleNamespace(float_function=lambda function: function)
-    _stub("bua.caffe.modeling._C").nms = _inclusive_nms
-    import PIL.Image
-
-    PIL.Image.LINEAR = PIL.Image.BILINEAR
-    from bua import add_config
-    from bua.caffe import GeneralizedBUARCNN  # noqa: F401  registers it
-    from detectron2.config import get_cfg
-    from detectron2.modeling import build_model
-
-    from extractor.tensor_names import canonical_name
-
-    config = get_cfg()
-    add_config(types.SimpleNamespace(mode="caffe"), config)
-    config.merge_from_file(str(tree / "configs/caffe/test-caffe-r101.yaml"))
-    config.merge_from_list(["MODEL.BUA.EXTRACT_FEATS", True, "MODEL.DEVICE", "cpu", "MODEL.WEIGHTS", ""])
-    model = build_model(config)
-    fill(model, state, lambda name: name if name in state else canonical_name(name))
+    model = _bua_model(tree, state, "caffe", "test-caffe-r101")
+    mean = np.array([102.9801, 115.9465, 122.7717])
 
     def run(rgb: np.ndarray, clock) -> None:
         with clock.stage("preprocess"):
-            image = rgb[:, :, ::-1].astype(np.float32)
-            image -= np.array([[config.MODEL.PIXEL_MEAN]])
-            short, long = min(image.shape[:2]), max(image.shape[:2])
-            scale = 600 / short
-            if np.round(scale * long) > 1000:
-                scale = 1000 / long
-            image = cv2.resize(image, None, None, fx=scale, fy=scale, interpolation=cv2.INTER_LINEAR)
-            images = model.preprocess_image([{"image": torch.from_numpy(image).permute(2, 0, 1), "im_scale": scale}])
+            images, scale = _bua_input(model, rgb, mean)
         with clock.stage("backbone"):
             features = model.backbone(images.tensor)
         with clock.stage("proposals"):
@@ -76,6 +50,68 @@ def load_bua(tree: Path, state: dict[str, Tensor]) -> Run:
             pooled[keep]
 
     return run
+
+
+def load_bua_d2(tree: Path, state: dict[str, Tensor], config: str) -> Run:
+    """Its detectron2 mode, with a file of its configs/d2."""
+    model = _bua_model(tree, state, "d2", config)
+    from detectron2.modeling.postprocessing import detector_postprocess
+
+    def run(rgb: np.ndarray, clock) -> None:
+        with clock.stage("preprocess"):
+            images, scale = _bua_input(model, rgb, 0.0)
+        with clock.stage("backbone"):
+            features = model.backbone(images.tensor)
+        with clock.stage("proposals"):
+            proposals, _ = model.proposal_generator(images, features, None)
+        with clock.stage("RoI head"):
+            _, pooled, _ = model.roi_heads.get_roi_features(features, proposals)
+            predictions = model.roi_heads.box_predictor(pooled)
+            classes = predictions[0].argmax(dim=1)
+            attributes = model.roi_heads.forward_attribute_score(pooled, classes).softmax(dim=-1)
+            scores = predictions[0].softmax(dim=-1)[:, :-1]
+        with clock.stage("selection"):
+            found, rows = model.roi_heads.box_predictor.inference(predictions, proposals)
+            found = detector_postprocess(found[0], *images[0].shape[1:])
+            found.pred_boxes.tensor / scale, scores[rows[0]], attributes[rows[0]], pooled[rows[0]]
+
+    return run
+
+
+def _bua_model(tree: Path, state: dict[str, Tensor], mode: str, config: str) -> torch.nn.Module:
+    sys.path[:0] = [str(tree), str(tree / "detectron2")]
+    _stub("detectron2._C")
+    _stub("apex").amp = types.SimpleNamespace(float_function=lambda function: function)
+    _stub("bua.caffe.modeling._C").nms = _inclusive_nms
+    import PIL.Image
+
+    PIL.Image.LINEAR = PIL.Image.BILINEAR
+    from bua import add_config  # registers the parts of both modes
+    from detectron2.config import get_cfg
+    from detectron2.modeling import build_model
+
+    from extractor.tensor_names import canonical_name
+
+    settings = get_cfg()
+    add_config(types.SimpleNamespace(mode=mode), settings)
+    settings.merge_from_file(str(tree / "configs" / mode / f"{config}.yaml"))
+    settings.merge_from_list(["MODEL.BUA.EXTRACT_FEATS", True, "MODEL.DEVICE", "cpu", "MODEL.WEIGHTS", ""])
+    model = build_model(settings)
+    fill(model, state, lambda name: name if name in state else canonical_name(name))
+    return model
+
+
+def _bua_input(model: torch.nn.Module, rgb: np.ndarray, mean: np.ndarray | float) -> tuple[object, float]:
+    import cv2
+
+    image = rgb[:, :, ::-1].astype(np.float32)
+    image -= mean
+    short, long = min(image.shape[:2]), max(image.shape[:2])
+    scale = 600 / short
+    if np.round(scale * long) > 1000:
+        scale = 1000 / long
+    image = cv2.resize(image, None, None, fx=scale, fy=scale, interpolation=cv2.INTER_LINEAR)
+    return model.preprocess_image([{"image": torch.from_numpy(image).permute(2, 0, 1), "im_scale": scale}]), scale
 
 
 def _inclusive_nms(boxes: Tensor, scores: Tensor, threshold: float) -> Tensor:

@@ -3,7 +3,7 @@
 * vg-r101: the folder `py-bottom-up-attention` (a detectron2 of 2019). It needs fvcore, iopath, yacs and what else
   detectron2 imports.
 * vg-x101: the folder `mmf` of IGLUE's extraction scripts, with `github/vqa-maskrcnn-benchmark` in it. It needs yacs.
-* bua-r101-36, bua-r101-10-100, vinvl-x152 and its other filters: see more_peers.py.
+* bua-r101-36, bua-r101-10-100, bua-d2-r101, bua-d2-x152, vinvl-x152 and its other filters: see more_peers.py.
 
 Their compiled operators are replaced by torchvision's, which are at least as fast, and names that numpy, Pillow and
 torch have dropped are put back. Nothing in the trees is changed. The steps are those of their extraction scripts.
@@ -32,10 +32,12 @@ def load_peer(model: str, tree: Path, state: dict[str, Tensor]) -> Run:
 
     Raises: SystemExit when the tree is not there or does not fit.
     """
-    from more_peers import load_bua, load_vinvl
+    from more_peers import load_bua, load_bua_d2, load_vinvl
 
     loaders = {"vg-r101": _load_c4, "vg-x101": _load_pyramid}
     loaders |= dict.fromkeys(("bua-r101-36", "bua-r101-10-100"), load_bua)
+    for name, config in (("bua-d2-r101", "test-d2-r101"), ("bua-d2-x152", "test-d2-X152")):
+        loaders[name] = partial(load_bua_d2, config=config)
     for name, kind in (("vinvl-x152", 1), ("vinvl-x152-filter2", 2), ("vinvl-x152-filter0", 0)):
         loaders[name] = partial(load_vinvl, kind=kind)
     if model not in loaders:
