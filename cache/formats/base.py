@@ -17,6 +17,8 @@ ALL_FIELDS = frozenset(
 VG_IDS = "class_ids and attr_ids count the lines of the vocabulary from 0; background has no line"
 
 Vocabularies = Mapping[str, Sequence[str]]
+# What code that expects one shape of JSON raises where it is of another; an infinite number overflows
+MISSHAPEN = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
 
 
 class BadRow(DataError):

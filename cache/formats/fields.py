@@ -67,14 +67,14 @@ def regions_of(key: str, fields: Mapping[str, Any], notes: Notes) -> Regions:
     missing = [field for field in ("boxes", "features", "width", "height") if field not in values]
     if missing:
         raise BadRow(f"there is no {' and no '.join(f'{field} ({_names(field)})' for field in missing)}")
-    width, height = (_whole(field, values.pop(field)) for field in ("width", "height"))
+    width, height = (whole(field, values.pop(field)) for field in ("width", "height"))
     arrays = {field: _array(field, value) for field, value in values.items()}
     boxes = arrays["boxes"] = _rows("boxes", arrays["boxes"], len(arrays["boxes"].reshape(-1)) // 4)
     for field in ("features", "class_scores"):
         if field in arrays:
             arrays[field] = _rows(field, arrays[field], len(boxes))
     for count in _COUNTS:
-        if fields.get(count) is not None and _whole(count, fields[count]) != len(boxes):
+        if fields.get(count) is not None and whole(count, fields[count]) != len(boxes):
             notes.drop(f"{count} (where it differs from the number of boxes)")
     if "scores" not in arrays and any(fields.get(name) is not None for name in _RANKED_BY):
         arrays["scores"] = arrays["class_probs"]
@@ -140,7 +140,8 @@ def _rows(field: str, array: np.ndarray, n: int) -> np.ndarray:
     raise BadRow(f"{field} has the shape {array.shape}, which does not fit {n} boxes", "value_range")
 
 
-def _whole(field: str, value: Any) -> int:
+def whole(field: str, value: Any) -> int:
+    """A number of pixels or boxes, which may be text or an array of one. Raises: BadRow."""
     try:
         number = np.asarray(value).reshape(()).item()
         whole = int(number)

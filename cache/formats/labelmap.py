@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .base import BadRow, Notes, Vocabularies
+from .base import MISSHAPEN, BadRow, Notes, Vocabularies
 from .rows import lines
 
 _LISTS = {"classes": "label_to_idx", "attributes": "attribute_to_idx"}
@@ -36,12 +36,12 @@ class LabelMap:
     @classmethod
     def of(cls, folder: Path) -> LabelMap:
         """That of a *.json with label_to_idx; without one, the names that occur in predictions.tsv, sorted."""
-        for file in sorted(folder.glob("*.json")):
+        for file in filter(Path.is_file, sorted(folder.glob("*.json"))):
             try:
                 content = json.loads(file.read_text(encoding="utf-8"))
                 if isinstance(content, dict) and "label_to_idx" in content:
                     return cls(*(_from_one(content.get(name) or {}) for name in _LISTS.values()))
-            except (ValueError, TypeError, AttributeError, RecursionError):
+            except MISSHAPEN:
                 continue  # another kind of file
         return cls._occurring(folder / "predictions.tsv")
 
@@ -54,7 +54,7 @@ class LabelMap:
                 for entry in json.loads(line.partition(b"\t")[2])["objects"]:
                     classes.update({str(entry["class"])} if "class" in entry else ())
                     attributes.update(name for name, _ in _scored(entry))
-            except (ValueError, TypeError, KeyError, RecursionError):
+            except MISSHAPEN:
                 continue  # reported when it is read
         return cls(*({name: i for i, name in enumerate(sorted(names))} for names in (classes, attributes)))
 

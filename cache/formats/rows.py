@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from ..errors import DataError
 from .base import BadRow
@@ -18,15 +19,18 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
     Raises: DataError: a line is longer than any record, so that the file is something else.
     """
     with open(path, "rb") as file:
-        number = 0
-        while line := file.readline(MAX_LINE):
-            number += 1
-            if len(line) == MAX_LINE:
-                raise DataError(
-                    f"{path}, line {number} is longer than {MAX_LINE >> 20} MiB: it is not a table of regions"
-                )
+        for number, line in enumerate(_bounded(file), 1):
             if line.strip():
                 yield number, line
+
+
+def _bounded(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a file from where it is at. Raises: DataError: one is longer than any record."""
+    while line := file.readline(MAX_LINE):
+        if len(line) == MAX_LINE:
+            at = f"{file.name}, at byte {file.tell() - len(line):,}"
+            raise DataError(f"{at}: a line of more than {MAX_LINE >> 20} MiB: it is not a table of regions")
+        yield line
 
 
 class KeyedLines:
@@ -45,7 +49,7 @@ class KeyedLines:
         self._file.close()
 
     def get(self, key: bytes) -> bytes | None:
-        """What stands behind the key and its tab; None when no line has the key."""
+        """What stands behind the key and its tab; None when no line has the key. Raises: DataError, as `lines`."""
         if self._offsets is None:
             found, rest = self._next()
             if found == key:
@@ -57,14 +61,14 @@ class KeyedLines:
         return self._next()[1]
 
     def _next(self) -> tuple[bytes, bytes]:
-        key, _, rest = self._file.readline().rstrip(b"\r\n").partition(b"\t")
+        key, _, rest = next(_bounded(self._file), b"").rstrip(b"\r\n").partition(b"\t")
         return key, rest
 
     def _index(self) -> dict[bytes, int]:
         offsets: dict[bytes, int] = {}
         self._file.seek(0)
         offset = 0
-        for line in self._file:
+        for line in _bounded(self._file):
             offsets.setdefault(line.rstrip(b"\r\n").partition(b"\t")[0], offset)
             offset += len(line)
         return offsets

@@ -26,8 +26,8 @@ import numpy as np
 
 from ..errors import DataError
 from ..regions import Regions
-from .base import BadRow, Format, Notes, Problem, Vocabularies
-from .fields import from_bytes, regions_of
+from .base import MISSHAPEN, BadRow, Format, Notes, Problem, Vocabularies
+from .fields import from_bytes, regions_of, whole
 from .labelmap import LabelMap
 from .rows import KeyedLines, check_key, key_of, lines
 
@@ -96,7 +96,7 @@ def _features(cells: list[bytes]) -> dict[str, Any]:
     except ValueError:
         raise BadRow(f"its number of boxes is {cells[1][:40]!r}") from None
     values = from_bytes("features", _cell(cells, 2).decode("latin1"))
-    if n < 0 or (values.size % n if n else values.size):
+    if not 0 <= n <= values.size or (values.size % n if n else values.size):
         raise BadRow(f"features has {values.nbytes} bytes, which do not make {n} rows of float32", "truncated")
     return {"features": values.reshape(n, -1) if n else np.zeros((0, 0), np.float32)}
 
@@ -116,18 +116,24 @@ def _described(cell: bytes | None, labels: LabelMap, notes: Notes) -> dict[str, 
         for name in sorted({name for o in objects for name in o} - _KNOWN):
             notes.drop(name)
         if any("feature" in o for o in objects):
-            fields["features"] = np.stack([from_bytes("features", o["feature"]) for o in objects])
+            fields["features"] = np.stack([from_bytes("features", _text(o["feature"])) for o in objects])
         for name, field in (("conf", "class_probs"), ("score", "scores")):
             if objects and all(name in o for o in objects):
                 fields[field] = np.array([o[name] for o in objects], np.float32)
         if "class_probs" in fields and "scores" not in fields:
             fields["scores"] = fields["class_probs"]  # their regions are ranked by it
         fields.update(labels.class_ids(objects), **labels.attributes_of(objects, notes))
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except MISSHAPEN as error:
         raise BadRow(f"its JSON cannot be used: {type(error).__name__}: {error}") from None
     if not objects:
         fields.setdefault("features", np.zeros((0, 0), np.float32))
     return fields
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"a feature is a {type(value).__name__}, not base64")
+    return value
 
 
 def _add_size(fields: dict[str, Any], key: bytes, sizes: KeyedLines | None) -> None:
@@ -143,7 +149,7 @@ def _add_size(fields: dict[str, Any], key: bytes, sizes: KeyedLines | None) -> N
             fields.update(image_h=size["height"], image_w=size["width"])
         else:
             fields["image_h"], fields["image_w"] = map(int, cell.split())
-    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+    except MISSHAPEN as error:
         raise BadRow(f"its line of the image sizes cannot be used: {error}") from None
 
 
@@ -156,18 +162,21 @@ def _split_geometry(fields: dict[str, Any], own_file: bool) -> None:
         fields.setdefault("boxes", np.zeros((0, 4), np.float32))
         return
     features, geometry = np.split(fields["features"], [-GEOMETRY], axis=1)
-    width, height = int(fields["image_w"]), int(fields["image_h"])
+    others = BadRow(
+        f"the last {GEOMETRY} of its {fields['features'].shape[1]} numbers a box are not the geometry of the boxes: "
+        "the dtype, the image size or the layout is another",
+        "value_range",
+    )
+    if not features.shape[1]:
+        raise others
+    width, height = (whole(name, fields[name]) for name in ("image_w", "image_h"))
     if "boxes" not in fields:
         fields["boxes"] = geometry[:, :4] * np.array([width, height, width, height], np.float32)
     if len(fields["boxes"]) != len(features):
         raise BadRow(f"there are {len(features)} features and {len(fields['boxes'])} boxes", "value_range")
     expected = geometry_of(fields["boxes"], max(width, 1), max(height, 1))
-    if features.shape[1] < 1 or not np.allclose(geometry, expected, atol=_GEOMETRY_TOLERANCE):
-        raise BadRow(
-            f"the last {GEOMETRY} of its {fields['features'].shape[1]} numbers a box are not the geometry of the "
-            "boxes: the dtype, the image size or the layout is another",
-            "value_range",
-        )
+    if not np.allclose(geometry, expected, atol=_GEOMETRY_TOLERANCE):
+        raise others
     fields["features"] = features
 
 

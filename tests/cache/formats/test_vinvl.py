@@ -125,6 +125,16 @@ BAD = {
     "no objects": (oscar("bad"), {"image_h": 1}, "objects"),
     "rect": (oscar("bad"), described(False, rect=[1, 2]), "JSON"),
     "boxes": (oscar("bad"), {**described(False), "objects": objects(False)[:1]}, "2 features and 1 boxes"),
+    "size in words": (oscar("bad"), {**described(False), "image_w": "wide"}, "image_w is not a number"),
+    "infinite size": (oscar("bad"), {**described(False), "image_h": float("inf")}, "image_h is not a number"),
+    "large size": (oscar("bad"), {**described(False), "image_h": 10**400}, "which cannot be"),
+    "large count": (("bad", f"{10**30}", ""), described(False), "do not make"),
+    "large number": (oscar("bad"), described(False, conf=10**400), "OverflowError"),
+    "large score": (oscar("bad"), described(False, attr_scores=[10**400]), "OverflowError"),
+    "no scores": (oscar("bad"), described(False, attr_id=1, attr_scores=[]), "IndexError"),
+    "lists": (oscar("bad"), {**described(False), "objects": [[]]}, "TypeError"),
+    "text": (oscar("bad"), {**described(False), "objects": "ab"}, "TypeError"),
+    "a number of bytes": (oscar("bad"), described(False, feature=1 << 50), "a feature is a int, not base64"),
 }
 
 
@@ -138,6 +148,48 @@ def test_a_damaged_row_is_reported_and_the_rest_kept(put, tmp_path, case):
     (problem,) = report.problems
     assert (problem.key, problem.where) == ("bad", "features.tsv, line 2") and why in problem.why
     assert set(open_store(tmp_path / "s.roi")) == {"a", "z"}
+
+
+@pytest.mark.parametrize("numbers", range(1, 7))
+def test_rows_too_short_for_geometry_are_reported(put, tmp_path, numbers):
+    short = ("bad", "2", b64(np.ones((2, numbers), np.float32)))
+    folder = put(features=[oscar("a"), short], x_hw=[("a", "480 640"), ("bad", "480 640")])
+    report = convert(folder, tmp_path / "s.roi")
+    assert report.records == 1 and f"of its {numbers} numbers a box are not the geometry" in report.problems[0].why
+
+
+@pytest.mark.parametrize(
+    "size", ['{"height": "x", "width": 3}', f"{10**400} 3", f'[{{"height": {10**400}, "width": 3}}]']
+)
+def test_sizes_that_cannot_be_are_reported(put, tmp_path, size):
+    folder = put(features=[oscar("a"), oscar("bad")], x_hw=[("a", "480 640"), ("bad", size)])
+    report = convert(folder, tmp_path / "s.roi")
+    assert report.records == 1 and report.problems[0].why.startswith("image_h is ")
+
+
+@pytest.mark.parametrize(
+    "content", ['{"label_to_idx": {"dog": Infinity}}', '{"label_to_idx": [1]}', "[" * 100_000, None]
+)
+def test_other_json_beside_the_tables_is_no_label_map(put, tmp_path, content):
+    folder = put(predictions=[("a", described(True))])
+    if content is None:
+        (folder / "x.json").mkdir()
+    else:
+        (folder / "x.json").write_text(content)
+    assert convert(folder, tmp_path / "s.roi").records == 1
+    assert open_store(tmp_path / "s.roi").manifest.vocabularies["classes"] == ["cat", "dog"]
+
+
+@pytest.mark.parametrize("name", ["predictions.tsv", "x.hw.tsv", "features.tsv"])
+def test_a_file_without_lines_is_not_read_into_memory(put, tmp_path, name, monkeypatch):
+    folder = put(features=[oscar("a")], predictions=[("a", described(False, size=False))], x_hw=[("a", "480 640")])
+    monkeypatch.setattr("cache.formats.rows.MAX_LINE", 1000)
+    assert convert(folder, tmp_path / "s.roi").records == 1
+    with open(folder / name, "r+b") as file:
+        file.truncate(1 << 40)  # a hole, which takes no room on the disk
+        file.write(b"b")
+    with pytest.raises(DataError, match=f"{name}, at byte [0-9,]+: a line of more than"):
+        convert(folder, tmp_path / "t.roi")
 
 
 def test_the_files_that_are_written(tmp_path, full):
