@@ -14,7 +14,7 @@ from consumers.objectives import Labels, Options, Pairs, objective_of
 from consumers.recipes import Recipe
 from consumers.run_log import LOG
 from consumers.tasks import Example
-from consumers.training import BEST, LAST, STATE, Ranks, Trainer
+from consumers.training import BEST, LAST, STATE, Trainer
 
 ENCODERS = list_encoders()
 RECIPE = Recipe(lr=2e-3, batch=8, accumulate=2, epochs=3, scheduled=4, max_tokens=12)
@@ -227,23 +227,6 @@ def test_updates_follow_the_published_optimiser_and_schedule(make):
 def test_what_does_not_fill_a_micro_batch_is_left_out(make):
     progress = make(recipe=replace(RECIPE, batch=6, drop_last=True)).run()  # 18 of 20
     assert (progress.updates, progress.epoch) == (9, 3)
-
-
-def test_each_process_has_a_part_of_the_smallest_batch():
-    rows = np.arange(10)
-    for count in (1, 2, 3, 4):
-        parts = [Ranks(rank, count).part(rows) for rank in range(count)]
-        assert sorted(np.concatenate(parts)) == list(rows)
-    assert [Ranks(rank, 4).part(rows[:3]).tolist() for rank in range(4)] == [[0], [1], [2], [0]]
-
-
-def test_means_of_unequal_parts_count_by_their_size():
-    for count in (1, 2, 3, 4):
-        for items in range(1, 10):
-            ranks = [Ranks(rank, count) for rank in range(count)]
-            values = np.arange(items) ** 2
-            means = [one.part(values).mean() * one.weight(items) for one in ranks]
-            assert np.mean(means) == pytest.approx(values.mean())
 
 
 def test_items_keep_their_own_options():
