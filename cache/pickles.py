@@ -1,9 +1,9 @@
-"""Foreign pickles, read without running them: they may hold plain values and numpy arrays, nothing else.
+"""Foreign pickles, read without running them: plain values, numpy arrays and torch's tensors are all they may hold.
 
-No global of a pickle is ever resolved. Those that numpy's arrays, dtypes and scalars are made of are stood in for by
-the few lines below, which build arrays from their bytes; any other is refused by name, and so is writing attributes on
-what stands in. Nothing takes more memory than the bytes of the pickle account for, nor will it where lists that hold
-one another are written out. Pickles of Python 2 and of numpy before and after 2.0 are read alike.
+No global of a pickle is ever resolved. Those that numpy's arrays, dtypes and scalars, and torch's tensors, are made of
+are stood in for by the few lines below, which build arrays from their bytes; any other is refused by name, and so is
+writing attributes on what stands in. Nothing takes more memory than the bytes of the pickle account for, nor will it
+where lists that hold one another are written out. Pickles of Python 2 and of numpy before and after 2.0 are read alike.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from .errors import DataError
 
 _PLAIN_DTYPE = re.compile(r"[<>|=]?([fiub][1248]|S\d+|U\d+|\?|b1)")
 _MOST_VALUES = 1 << 26  # in a list with all lists in it; arrays are not made of values
+_MOST_HEAD = 1024  # bytes of what stands before the numbers of a tensor
 
 
 class UnsafePickle(DataError):
@@ -39,7 +40,7 @@ class UnsafePickle(DataError):
 
 
 def load_pickle(source: bytes | memoryview | BinaryIO, where: str = "") -> Any:
-    """The value of a pickle: dicts, lists, tuples, text, numbers, bytes and numpy arrays.
+    """The value of a pickle: dicts, lists, tuples, text, numbers, bytes and numpy arrays, which tensors become too.
 
     Args:
         where: it lies, for the error.
@@ -115,7 +116,28 @@ def _bytes(value: str | bytes = b"", encoding: str = "latin1") -> bytes:
     return _encode(value, encoding) if isinstance(value, str) else b"".join([value])
 
 
+def _storage(raw: bytes) -> np.ndarray:
+    """The numbers that torch saved of a storage: pickles of which the fourth tells the dtype and the fifth the names of
+    those that follow; how many numbers; the numbers."""
+    file = io.BytesIO(raw[:_MOST_HEAD])
+    *_, dtype, _ = (_StorageUnpickler(file, encoding="latin1").load() for _ in range(5))
+    (count,) = struct.unpack("<q", file.read(8))
+    return np.frombuffer(raw, dtype, count, file.tell())
+
+
+def _tensor(storage: np.ndarray, offset: int, shape: list[int], strides: list[int], *_: Any) -> np.ndarray:
+    """A tensor whose numbers lie in the storage one after the other."""
+    count = int(np.prod(shape, dtype=object))
+    array = storage[offset : offset + count].reshape(shape)
+    if [step * array.itemsize for n, step in zip(shape, strides, strict=True) if n > 1] != [
+        step for n, step in zip(shape, array.strides, strict=True) if n > 1
+    ]:
+        raise ValueError("a tensor whose numbers do not lie one after the other")
+    return array
+
+
 _STAND_INS = {
+    **{("torch._utils", "_rebuild_tensor_v2"): _tensor, ("torch.storage", "_load_from_bytes"): _storage},
     **{(module, name): _bytes for module in ("builtins", "__builtin__") for name in ("bytes", "bytearray")},
     **{("numpy", "ndarray"): _Array, ("numpy", "dtype"): _DType, ("_codecs", "encode"): _encode},
     ("collections", "OrderedDict"): OrderedDict,
@@ -155,6 +177,21 @@ class _Unpickler(pickle._Unpickler):  # in Python: that in C reserves what memor
         self.append(self.read(*struct.unpack("<Q", self.read(8))))
 
     dispatch = pickle._Unpickler.dispatch | {pickle.BUILD[0]: load_build, pickle.BYTEARRAY8[0]: load_bytearray8}
+
+
+class _StorageUnpickler(_Unpickler):
+    """Of a storage: it names its class, wherever it was saved from, and nothing else; above all no further storage."""
+
+    _dtypes = {"Half": "<f2", "Float": "<f4", "Double": "<f8", "Int": "<i4", "Long": "<i8"}
+
+    def find_class(self, module: str, name: str) -> str:
+        kind = name.removesuffix("Storage")
+        if module not in ("torch", "torch.cuda") or kind not in self._dtypes:
+            raise UnsafePickle(f"{module}.{name}")
+        return self._dtypes[kind]
+
+    def persistent_load(self, pid: Any) -> str:
+        return pid[1]
 
 
 class _Tuple(list):

@@ -1,4 +1,8 @@
-"""A folder of `<key>.npz`, as bottom-up-attention.pytorch writes it: x, bbox, num_bbox, image_h, image_w, info."""
+"""A folder of `<key>.npz`, as bottom-up-attention.pytorch writes it: x, bbox, num_bbox, image_h, image_w, info.
+
+In its detectron2 mode `attrs_id` has the probability of every attribute, and the logits beside it are of other regions
+or say the same again.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,8 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+
 from ..regions import Regions
 from .base import BadRow, Format, Notes, Problem
 from .fields import regions_of
@@ -14,7 +20,7 @@ from .npy import load_npy
 from .rows import files
 
 _MAX_BYTES = 1 << 28  # of the arrays of one image
-_CARRIES = frozenset({"boxes", "features", "class_ids", "class_probs", "attr_ids", "attr_probs"})
+_CARRIES = frozenset({"boxes", "features", "class_ids", "class_probs", "attr_ids", "attr_probs", "class_scores"})
 
 
 def matches(path: Path) -> bool:
@@ -44,9 +50,18 @@ def _fields(file: Path) -> dict:
             with archive.open(name) as member:
                 fields[name.removesuffix(".npy")] = load_npy(member, f"{file}, {name}")
     info = fields.pop("info", None)
+    if isinstance(info, dict):
+        _best_attributes(info)
     own = {"image_h", "image_w", "boxes", "bbox", "features", "x"} & fields.keys()
     more = {name: value for name, value in (info if isinstance(info, dict) else {}).items() if name not in own}
     return {**more, **fields}
+
+
+def _best_attributes(info: dict) -> None:
+    """Of the probabilities of all attributes the greatest."""
+    probs = info.get("attrs_id")
+    if isinstance(probs, np.ndarray) and probs.ndim == 2 and probs.shape[1]:
+        info.update(attrs_id=probs.argmax(axis=1), attrs_conf=probs.max(axis=1))
 
 
 FORMAT = Format(

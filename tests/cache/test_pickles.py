@@ -9,6 +9,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+import torch
 
 from cache import pickles
 from cache.pickles import UnsafePickle, load_pickle
@@ -126,6 +127,58 @@ def test_a_few_bytes_take_no_memory(data):
         with contextlib.suppress(ValueError):
             load_pickle(data)
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_tensors_become_arrays(protocol):
+    content = {
+        "probs": torch.arange(6.0).reshape(2, 3), "ids": torch.arange(4), "half": torch.ones(2, dtype=torch.float16),
+        "row": torch.arange(6.0, dtype=torch.float64).reshape(2, 3)[1:], "none": torch.zeros(0, 4),
+    }  # fmt: skip
+    found = load_pickle(pickle.dumps(content, protocol))
+    for name, tensor in content.items():
+        assert found[name].dtype == tensor.numpy().dtype and np.array_equal(found[name], tensor.numpy())
+        assert found[name].shape == tensor.shape
+
+
+class Stored:
+    """What asks for a tensor of such a storage."""
+
+    def __init__(self, raw: bytes):
+        self.raw = raw
+
+    def __reduce__(self):
+        return torch.storage._load_from_bytes, (self.raw,)
+
+
+def test_tensors_that_are_none_are_refused():
+    for tensor in (torch.arange(6.0).reshape(2, 3).T, torch.zeros(1).expand(1 << 40)):
+        with pytest.raises(ValueError, match="not a usable pickle"):
+            load_pickle(pickle.dumps(tensor))
+    with pytest.raises(ValueError, match="not a usable pickle"):
+        load_pickle(pickle.dumps(torch.zeros(2, dtype=torch.float32)).replace(b"\x85", b"\x86"))
+    for inner, name in ((pickle.dumps(Stored(b"")), "_load_from_bytes"), (pickle.dumps(os.getcwd), "getcwd")):
+        with pytest.raises(UnsafePickle, match=name):
+            load_pickle(pickle.dumps(Stored(inner)))
+    claimed = io.BytesIO()
+    torch.save(torch.zeros(3)._typed_storage(), claimed, _use_new_zipfile_serialization=False)
+    cut = claimed.getvalue()[:-4]
+    with pytest.raises(ValueError, match="not a usable pickle"):
+        load_pickle(pickle.dumps(Stored(cut)))
+
+
+def test_a_tensor_that_is_asked_for_often_is_in_memory_once():
+    raw = io.BytesIO()
+    torch.save(torch.zeros(1 << 18)._typed_storage(), raw, _use_new_zipfile_serialization=False)
+    head = b"ctorch.storage\n_load_from_bytes\nq\x00"
+    asked = b"h\x00h\x01\x85R" * 200
+    data = b"\x80\x03](" + head + b"B" + len(raw.getvalue()).to_bytes(4, "little") + raw.getvalue() + b"q\x01" + asked
+    tracemalloc.start()
+    try:
+        assert len(load_pickle(data + b"e.")) == 202
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
     finally:
         tracemalloc.stop()
 

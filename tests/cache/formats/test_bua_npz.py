@@ -6,6 +6,7 @@ import types
 
 import numpy as np
 import pytest
+import torch
 
 from cache import DataError, open_store
 from cache.convert import convert
@@ -41,6 +42,24 @@ def test_files_as_the_extraction_saves_them(tmp_path):
     assert regions.class_probs.tolist() == regions.scores.tolist() == np.array([0.9, 0.4], "f4").tolist()
     plain = open_store(tmp_path / "s.roi")["val/COCO_val2014_000000520430"]
     assert plain.class_ids is None and plain.boxes.tobytes() == BOXES.tobytes()
+
+
+@pytest.mark.parametrize("logits", ["attrs_scores", "attrs_conf"])
+def test_files_of_the_detectron2_mode(tmp_path, logits):
+    """Their attributes are tensors of torch, of found regions and of given boxes."""
+    probs = np.array([[0.1, 0.7, 0.2], [0.5, 0.4, 0.1]], np.float32)
+    info = {
+        "objects": np.array([3, 1]), "cls_prob": np.eye(2, 4, 1, dtype=np.float32),
+        "attrs_id": torch.from_numpy(probs), logits: torch.ones(5 if logits == "attrs_scores" else 2, 3),
+    }  # fmt: skip
+    folder = tmp_path / "npz"
+    put(folder, "a", info=info, image_h_inner=600, image_w_inner=800)
+    report = convert(folder, tmp_path / "s.roi", feature_dtype="float32")
+    assert report.records == 1 and {"image_h_inner", "image_w_inner"} <= set(report.without_place)
+    regions = open_store(tmp_path / "s.roi")["a"]
+    assert regions.class_ids.tolist() == [3, 1] and regions.class_probs.tolist() == [0, 0]
+    assert regions.attr_ids.tolist() == [1, 0] and regions.attr_probs.tolist() == probs.max(axis=1).tolist()
+    assert regions.features.tobytes() == FEATURES.tobytes() and regions.class_scores.shape == (2, 4)
 
 
 def test_what_is_damaged_is_reported_and_the_rest_kept(tmp_path):
