@@ -316,6 +316,8 @@ def _variations(extractor: Extractor, names: set[str]) -> Iterator[tuple[str, Ex
 
 
 def _selections(extractor: Extractor) -> Iterator[tuple[str, Extractor, bool]]:
+    from extractor.networks import network_class
+
     preset, tried = extractor.preset, [extractor.preset.selection]
     for other in map(get_preset, list_extractors()):
         rule = other.selection
@@ -325,6 +327,7 @@ def _selections(extractor: Extractor) -> Iterator[tuple[str, Extractor, bool]]:
         if by_class and type(other.architecture) is not type(preset.architecture):
             continue  # it needs boxes of every class, which not every network gives
         tried.append(rule)
+        network_class(other.architecture)  # its module says how
         chosen = copy(extractor)
         chosen.preset = replace(preset, selection=rule)
         yield f"regions selected as by {other.name}", chosen, False

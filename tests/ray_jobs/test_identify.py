@@ -1,5 +1,8 @@
 import json
+import subprocess
+import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -94,6 +97,53 @@ def test_a_setting_that_was_other_is_found_by_trying(store, photos):
 def test_other_resize_rules_are_tried(store, photos, change, expected):
     found = identify(store(records(change=change)), str(photos(20)), "demo", load=Fake)
     assert found.best.made_it and found.best.change == expected
+
+
+@pytest.mark.parametrize("name", ["vg-r101", "bua-d2-r101"])
+def test_selections_are_tried_first_where_one_was_seen(name):
+    extractor = SimpleNamespace(preset=get_preset(name), policy=DecodePolicy())
+    first, last = (
+        [text for text, _, _ in module._variations(extractor, {cause})] for cause in ("selection", "unknown")
+    )
+    selected = [text for text in first if text.startswith("regions selected as by ")]
+    assert len(selected) >= 8 and first[: len(selected)] == selected == last[-len(selected) :]
+    assert sorted(first) == sorted(last) and len(set(first)) == len(first)
+
+
+SELECTIONS = """
+from types import SimpleNamespace
+import torch
+from extractor import get_preset, list_extractors
+from extractor.detections import Detections
+from extractor.networks import network_class
+from extractor.preprocess import Frame
+from extractor.selection import select
+from ray_jobs.identify import _selections
+
+rois = torch.rand(30, 4, generator=torch.Generator().manual_seed(0)) * 100
+rois[:, 2:] += rois[:, :2]
+scores = torch.linspace(0, 0.5, 60).reshape(30, 2)
+found = Detections(rois, rois, rois, *scores.max(1)[::-1], class_scores=scores)
+for name in ("vg-x101", "vg-r101", "bua-r101-36", "vinvl-x152"):  # the modules of the first two know no other rules
+    preset = get_preset(name)
+    network_class(preset.architecture)
+    kinds = set()
+    for _, other, _ in _selections(SimpleNamespace(preset=preset)):
+        rule = other.preset.selection
+        assert select.dispatch(type(rule)) is select.registry[type(rule)], (name, rule)
+        assert len(select(rule, found, Frame(200, 200, (250, 250), (1.25, 1.25))).rows), (name, rule)
+        kinds.add(type(rule).__name__)
+    print(name, *sorted(kinds))
+"""
+
+
+def test_selections_that_are_tried_need_nothing_that_a_network_lacks():
+    """In a process of its own: the rules of other models lie in modules that nothing else has loaded there."""
+    run = subprocess.run([sys.executable, "-c", SELECTIONS], capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
+    kinds = {line.split()[0]: line.split()[1:] for line in run.stdout.splitlines()}
+    every = ["CaffeNMS", "MaxClassNMS", "PerClassNMS", "VinVLFilter"]
+    assert kinds == {name: every for name in ("vg-x101", "vg-r101", "bua-r101-36", "vinvl-x152")}
 
 
 def test_other_weights_end_the_matter(store, photos):
