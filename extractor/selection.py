@@ -87,10 +87,14 @@ def _(rule: DetectionNMS, found: Detections, frame: Frame) -> Selection:
 
 
 def select_detections(found: Detections, rule: DetectionNMS) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """RoIs i64[n], their boxes f32[n,4] in resized pixels, scores f32[n] and classes i64[n], best score first."""
+    """RoIs i64[n], their boxes f32[n,4] in resized pixels, scores f32[n] and classes i64[n], best score first.
+
+    What has no area once it is clipped to the image counts among the best, and is then left out, as in detectron2.
+    """
     rows, classes = torch.nonzero(found.class_scores > rule.min_score, as_tuple=True)
     scores, boxes = found.class_scores[rows, classes], found.class_boxes[rows, classes]
     keep = nms_per_class(boxes, scores, classes, rule.threshold)[: rule.max_regions]
+    keep = keep[has_area(boxes[keep])]
     return rows[keep], boxes[keep], scores[keep], classes[keep]
 
 
