@@ -64,8 +64,7 @@ def check(
 
     from .tasks import list_tasks, load_task
 
-    if not annotations.is_dir():
-        raise InputNotFound(f"annotations {annotations} are not a folder")
+    _there(annotations)
     opened = open_store(store) if store else None
     trained = None
     if training:
@@ -84,6 +83,11 @@ def check(
     if all(row["state"] == "absent" for row in rows):
         raise InputNotFound(f"{annotations} has none of the files of {task}; the first would be {rows[0]['detail']}")
     raise typer.Exit(65 if any(row["state"] == "differs" for row in rows) else 0)
+
+
+def _there(annotations: Path) -> None:
+    if not annotations.is_dir():
+        raise InputNotFound(f"annotations {annotations} are not a folder")
 
 
 def _check(task: Task, selection: Selection, store: Any, trained: TrainingPictures | None) -> dict[str, Any]:
@@ -136,9 +140,12 @@ def stats(
     from .task_stats import task_stats
     from .tasks import load_task
 
-    found = task_stats(load_task(task, annotations))
+    _there(annotations)
+    known = load_task(task, annotations)
+    found = task_stats(known)
     if not found["sets"]:
-        raise InputNotFound(f"{annotations} has none of the files of {task}")
+        first = known.path(next(iter(known.counts)))
+        raise InputNotFound(f"{annotations} has none of the files of {task}; the first would be {first}")
     if as_json:
         print(json.dumps(found, indent=2))
         return

@@ -61,7 +61,7 @@ def _pictures(examples: Sequence[Example]) -> set[str]:
 
 def _set(task: Task, selection: Selection, examples: Sequence[Example], tested: set[str]) -> dict[str, Any]:
     pictures, published = _pictures(examples), task.counts.get(selection)
-    texts = [example.text if task.head else example.answer for example in examples]
+    texts = [text for one in examples for text in ([one.text] if task.head else one.answers)]
     row: dict[str, Any] = {
         "set": str(selection),
         "rows": len(examples),
@@ -80,7 +80,9 @@ def _set(task: Task, selection: Selection, examples: Sequence[Example], tested: 
         row |= {"labels": dict(labels.most_common(MOST_LABELS)), "different_labels": len(labels)}
         row["unlabelled"] = sum(not example.labels for example in examples)
         return row
-    captions = Counter(example.images[0][0] for example in examples)
+    captions: Counter[str] = Counter()
+    for example in examples:
+        captions[example.images[0][0]] += len(example.answers) or 1
     row["one_caption"] = 100 * (sum(count == 1 for count in captions.values()) / len(captions))
     if task.name == "wit" and selection.split == "test" and not selection.translated:
         row["published_one_caption"] = PUBLISHED_SINGLE[selection.language]

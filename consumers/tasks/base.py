@@ -70,6 +70,12 @@ class Example:
     references: tuple[str, ...] = ()
     answered_in: str = "en"
 
+    def __post_init__(self) -> None:
+        """Raises: DataError: what should be text is something else."""
+        for name in ("id", "text", "answer"):
+            if not isinstance(value := getattr(self, name), str):
+                raise DataError(f"the {name} is {str(value)[:100]}; wanted is text in quotes")
+
 
 @dataclass(frozen=True)
 class Count:
@@ -135,13 +141,18 @@ class Task(ABC):
         Raises:
             UsageError: the task has no such selection.
             InputNotFound: its file is not there.
-            DataError: a row lacks a field or has one that cannot be used; names the file and the row.
+            DataError: a row lacks a field or has one that cannot be used, or two rows have the same id; names the file
+                and the row, or the id.
         """
         if selection.split not in SPLITS:
             raise UsageError(f"split {selection.split!r} is not one of {', '.join(SPLITS)}")
         examples = list(self.read(self.path(selection), selection))
         if not examples:
             raise DataError(f"{self.path(selection)} has no rows")
+        ids = {one.id for one in examples}
+        if len(ids) < len(examples):  # predictions are told apart by them
+            twice = next(one.id for one in examples if one.id not in ids or ids.remove(one.id))
+            raise DataError(f"{self.path(selection)} has more than one row of the id {twice!r}")
         return examples
 
     def gold(self, selection: Selection) -> list[Example]:
@@ -225,7 +236,7 @@ def example(path: Path, row: int, record: Mapping[str, Any], make: Any) -> Examp
         return make(record)
     except DataError as error:
         raise DataError(f"{path}, row {row}: {error}") from error
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise DataError(f"{path}, row {row}: {type(error).__name__} {error} in {str(record)[:200]}") from error
 
 

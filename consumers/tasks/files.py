@@ -16,6 +16,7 @@ from typing import Any, TextIO
 from cache import DataError, InputNotFound, UsageError
 
 SUFFIXES = ("", ".gz", ".zip")
+ENCODING = "utf-8-sig"  # utf-8, whose byte order mark, which some editors write, is no part of the text
 
 
 def find_file(path: Path) -> Path | None:
@@ -37,13 +38,13 @@ def open_text(path: Path) -> Iterator[TextIO]:
         raise InputNotFound(f"{path} is not there, nor {path.name}.gz or {path.name}.zip")
     try:
         if found.suffix == ".gz":
-            with gzip.open(found, "rt", encoding="utf-8") as file:
+            with gzip.open(found, "rt", encoding=ENCODING) as file:
                 yield file
         elif found.suffix == ".zip":
             with zipfile.ZipFile(found) as archive, archive.open(_member(archive, found, path.name)) as data:
-                yield io.TextIOWrapper(data, encoding="utf-8")
+                yield io.TextIOWrapper(data, encoding=ENCODING)
         else:
-            with open(found, encoding="utf-8") as file:
+            with open(found, encoding=ENCODING) as file:
                 yield file
     except (zipfile.BadZipFile, EOFError, gzip.BadGzipFile, zlib.error, UnicodeDecodeError) as error:
         raise DataError(f"{found} is damaged: {error}") from error
@@ -65,6 +66,14 @@ def read_json(path: Path) -> Any:
             return json.load(file)
         except json.JSONDecodeError as error:
             raise DataError(f"{path} is not JSON: {error}") from error
+
+
+def read_list(path: Path, name: str) -> list[Any]:
+    """The list of that name in a JSON file that holds an object. Raises: InputNotFound, DataError."""
+    found = read_json(path)
+    if not isinstance(found, dict) or not isinstance(found.get(name), list):
+        raise DataError(f"{path} is not a JSON object with a list of {name}")
+    return found[name]
 
 
 def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:

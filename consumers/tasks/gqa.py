@@ -110,12 +110,15 @@ def _types_of(record: dict[str, Any]) -> dict[str, dict[str, str]]:
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:
-    """A list of records, or a mapping of question ids to them."""
+    """A list of records, or a mapping of question ids to them. Raises: InputNotFound, DataError."""
     found = read_json(path)
     if isinstance(found, dict):
-        yield from ({**record, "question_id": number} for number, record in found.items())
-    else:
+        for number, record in found.items():
+            yield {**record, "question_id": number} if isinstance(record, dict) else record
+    elif isinstance(found, list):
         yield from found
+    else:
+        raise DataError(f"{path} is neither a JSON list of questions nor an object of them by their ids")
 
 
 class Xgqa(Gqa):
@@ -205,4 +208,5 @@ class Xgqa(Gqa):
         in every language."""
         folder = self.folder("annotations", "few_shot", "en")
         files = (folder / "dev.json", folder / "train_48.json")
-        return frozenset(number for path in files for number in read_json(path))
+        rows = ((path, row, record) for path in files for row, record in enumerate(_records(path), 1))
+        return frozenset(example(*one, lambda record: str(record["question_id"])) for one in rows)

@@ -24,7 +24,7 @@ from cache import DataError, InputNotFound, UsageError
 from ..caption_metrics import cider, exact_match, rouge_l
 from ..caption_tokens import tokens, unit_of
 from .base import Count, Example, Selection, Task, example, image_keys
-from .files import find_file, read_json, read_parquet
+from .files import find_file, read_list, read_parquet
 from .vqa import TRANSLATED, training_task
 
 LANGUAGES = ("en", "fr", "hi", "iw", "ro", "th", "zh")
@@ -164,10 +164,7 @@ class Maxm(Task):
                 for row, record in enumerate(read_parquet(file, without=("image",)), 1):
                     yield example(file, row, record, partial(self._question, record, language))
             return
-        content = read_json(path)
-        if not isinstance(content, dict) or not isinstance(content.get("annotations"), list):
-            raise DataError(f"{path} is not laid out like MaXM's files, an object with a list of annotations")
-        for row, record in enumerate(content["annotations"], 1):
+        for row, record in enumerate(read_list(path, "annotations"), 1):
             yield from example(path, row, record, partial(self._questions, language))
 
     def _questions(self, language: str, record: Mapping[str, Any]) -> list[Example]:

@@ -62,13 +62,15 @@ class Flickr30k(Task):
 
     def read(self, path: Path, selection: Selection) -> Iterator[Example]:
         for row, record in enumerate(read_json_lines(path), 1):
-            yield from _captions(path, row, record)
+            yield from example(path, row, record, _captions)
 
 
-def _captions(path: Path, row: int, record: dict) -> Iterator[Example]:
+def _captions(record: dict) -> list[Example]:
     """One example for each caption of a picture."""
-    for number in range(len(record.get("sentences") or [""])):
-        yield example(path, row, record, lambda record, number=number: _caption(record, number))
+    texts = record["sentences"]
+    if not isinstance(texts, list) or not texts:
+        raise DataError(f"sentences are {str(texts)[:100]}; wanted is a list of texts")
+    return [_caption(record, number) for number in range(len(texts))]
 
 
 def _caption(record: dict, number: int) -> Example:

@@ -58,8 +58,11 @@ class Scene:
         if not objects:
             raise DataError("nothing is drawn there")
         clear = tuple(one["visible"] >= CLEAR for one in objects)
-        colors, classes = (one["attributes"][0] for one in objects), (one["class"] for one in objects)
-        return cls(str(record["image"]), tuple(map(str, colors)), tuple(map(str, classes)), clear)
+        colors = tuple(str(one["attributes"][0]) for one in objects)
+        classes = tuple(str(one["class"]) for one in objects)
+        if not all((*colors, *classes)):
+            raise DataError("a thing has no class or no colour")
+        return cls(str(record["image"]), colors, classes, clear)
 
     @property
     def things(self) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from typing import Any
 from cache import DataError, InputNotFound, UsageError
 
 from .base import Example, Selection, Task, example, image_keys
-from .files import find_file, read_json, read_json_lines
+from .files import find_file, read_json_lines, read_list
 
 LANGUAGES = ("en", "bn", "de", "fr", "hi", "id", "iw", "ko", "pt", "ro", "ru", "th", "zh")  # of MaXM and of xGQA
 CLASSES = 3129  # the most frequent answers, as many as VQA 2.0's classifiers have
@@ -164,7 +164,7 @@ class Vqa2(Vqa):
         path = self.folder() / KARPATHY
         if find_file(path) is None:
             raise InputNotFound(f"{path}, Karpathy's split of COCO by which {self.name} is divided, is not there")
-        rows = enumerate(read_json(path)["images"], 1)
+        rows = enumerate(read_list(path, "images"), 1)
         return dict(example(path, row, record, lambda one: (int(one["cocoid"]), one["split"])) for row, record in rows)
 
     def english_rows(self, split: str) -> Iterator[Example]:
@@ -173,11 +173,12 @@ class Vqa2(Vqa):
                 continue
             path, answered = self.folder() / QUESTION.format(part), self.folder() / ANNOTATION.format(part)
             answers = {}
-            for row, record in enumerate(read_json(answered)["annotations"], 1):
+            for row, record in enumerate(read_list(answered, "annotations"), 1):
                 key, *rest = example(answered, row, record, _annotation)
                 answers[key] = rest
-            for row, record in enumerate(read_json(path)["questions"], 1):
-                if self._splits.get(int(record["image_id"])) in KARPATHY_SPLITS[split]:
+            for row, record in enumerate(read_list(path, "questions"), 1):
+                image = example(path, row, record, lambda one: int(one["image_id"]))
+                if self._splits.get(image) in KARPATHY_SPLITS[split]:
                     yield example(path, row, record, lambda one, part=part: _vqa2_row(one, part, answers))  # noqa: B023
 
 
@@ -188,6 +189,8 @@ def _annotation(record: Mapping[str, Any]) -> tuple[str, str, tuple[str, ...]]:
 
 def _vqa2_row(record: Mapping[str, Any], part: str, answers: Mapping[str, tuple[str, tuple[str, ...]]]) -> Example:
     key = str(record["question_id"])
+    if key not in answers:
+        raise DataError(f"{ANNOTATION.format(part)} has no answers to question {key}")
     answer, given = answers[key]
     images = _coco_keys(f"COCO_{part}_{int(record['image_id']):012d}.jpg")
     return Example(key, record["question"], images, answer=answer, answers=given)
@@ -218,12 +221,14 @@ class Vq2a(Vqa):
 
     def english_rows(self, split: str) -> Iterator[Example]:
         path = self.english(split)
-        for row, record in enumerate(read_json(path)["annotations"], 1):
+        for row, record in enumerate(read_list(path, "annotations"), 1):
             yield from example(path, row, record, self._pairs)
 
     def _pairs(self, record: Mapping[str, Any]) -> list[Example]:
         found = []
         for pair in record["qa_pairs"]:
+            if not isinstance(pair["answers"], list):
+                raise DataError(f"answers are {str(pair['answers'])[:100]}; wanted is a list of them")
             answers = tuple(map(str, pair["answers"]))
             best = Counter(answers).most_common(1)[0][0] if answers else ""
             text = pair.get("raw_question") or pair["question"]

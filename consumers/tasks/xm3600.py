@@ -83,7 +83,8 @@ class Xm3600(Task):
     def is_there(self, selection: Selection) -> bool:
         if selection.split != "test" or not super().is_there(selection):
             return super().is_there(selection)
-        return selection.language in next(iter(read_json_lines(self.path(selection))), {})
+        first = next(iter(read_json_lines(self.path(selection))), None)
+        return first is None or selection.language in first  # that it is empty is for `load` to tell
 
     def read(self, path: Path, selection: Selection) -> Iterator[Example]:
         if selection.split != "test":

@@ -65,7 +65,10 @@ def test_nothing_there_is_an_error(capsys, tmp_path):
     code, said = run(capsys, "check", "marvl", tmp_path)
     assert code == 66 and "none of the files of marvl; the first would be" in said.err
     assert run(capsys, "check", "marvl", tmp_path / "no")[0] == 66
-    assert run(capsys, "stats", "marvl", tmp_path)[0] == 66
+    code, said = run(capsys, "stats", "marvl", tmp_path)
+    assert code == 66 and "none of the files of marvl; the first would be" in said.err
+    code, said = run(capsys, "stats", "marvl", tmp_path / "no")
+    assert code == 66 and "no are not a folder" in said.err
     assert run(capsys, "check", "nothing", tmp_path)[0] == 2
 
 

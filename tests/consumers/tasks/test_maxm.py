@@ -178,7 +178,7 @@ def test_rows_that_make_no_sense_are_told(annotations, change, message):
 def test_a_file_of_another_layout_is_told(annotations):
     path = annotations / "maxm_v1_release/maxm_v1_en.json"
     path.write_text("[]")
-    with pytest.raises(DataError, match="an object with a list of annotations"):
+    with pytest.raises(DataError, match="not a JSON object with a list of annotations"):
         load_task("maxm", annotations).load(ENGLISH)
 
 

@@ -148,3 +148,7 @@ def test_what_is_on_disk_is_told_beside_what_was_published(annotations, capsys):
     assert (total["captions"], total["published_captions"], total["pictures"]) == (11, CAPTIONS, 3)
     words = {row["set"]: row["words"]["mean"] for row in found["sets"]}
     assert words["en test"] == np.mean([6, 4, 6, 2])
+    assert roivault.main(["tasks", "stats", "xm3600-captions", str(annotations), "--json"]) == 0
+    captions = {row["set"]: row for row in json.loads(capsys.readouterr().out)["sets"]}["en test"]
+    assert captions["rows"] == 3 and captions["words"]["mean"] == words["en test"], "of all captions of a picture"
+    assert captions["one_caption"] == pytest.approx(100 * 2 / 3)
