@@ -1,4 +1,5 @@
-"""Safetensors files, one or several that an index names: which tensors lie where, and a digest of some of them.
+"""Checkpoints: of safetensors files, one or several that an index names, which tensors lie where, and a digest of some
+of them; of torch's files, what is not to be believed.
 
 Needs no tensor library. What headers and indexes say is held against the files, and never leads out of their folder.
 """
@@ -8,10 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import zipfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .errors import WeightsError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 INDEX = "model.safetensors.index.json"  # of a checkpoint that transformers keeps in several files
 IMAGE_SIDE = r"(model\.)?vision_(model|tower)\."  # how the names of those begin in models that write about pictures
@@ -37,6 +42,26 @@ def is_index(path: Path) -> bool:
     """Whether it is text that begins as JSON does."""
     with path.open("rb") as file:
         return file.read(64).lstrip().startswith(b"{")
+
+
+def check_unpacked(path: Path) -> None:
+    """Raises: WeightsError: a zip, as torch writes them, would take more memory than the file has bytes."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            if sum(member.file_size for member in archive.infolist()) > path.stat().st_size:
+                raise WeightsError(f"{path} unpacks to more than it is, which no checkpoint does: it was not unpacked")
+
+
+def check_plain(path: Path, name: str, tensor: Tensor) -> None:
+    """Raises: WeightsError: a tensor of a file of torch is of another kind than numbers in rows, or lets one number
+    stand for many, as in a file made to fill the memory."""
+    odd = tensor.is_meta or tensor.is_nested or tensor.is_quantized or tensor.is_complex()
+    if odd or str(tensor.layout) != "torch.strided" or _claimed(tensor) > tensor.untyped_storage().nbytes():
+        raise WeightsError(f"{path}: {name} is not a plain tensor of numbers")
+
+
+def _claimed(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
 
 
 def tensors_in(path: Path, part: str = "") -> dict[Path, list[str]]:

@@ -6,7 +6,6 @@ What a file is, its first bytes decide, never its name. Tensors come out in floa
 from __future__ import annotations
 
 import re
-import zipfile
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from cache import InputNotFound, WeightsError
 from cache.pickles import UnsafePickle, load_pickle
-from cache.tensor_files import is_index, tensors_in
+from cache.tensor_files import check_plain, check_unpacked, is_index, tensors_in
 
 _ZIP = b"PK\x03\x04"
 _LEGACY_TORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"  # a pickled magic number, which torch wrote before 1.6
@@ -78,10 +77,7 @@ def _reader(path: Path, head: bytes, part: str) -> Callable[[Path], Any]:
 
 
 def _read_torch(path: Path) -> Any:
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            if sum(member.file_size for member in archive.infolist()) > path.stat().st_size:
-                raise WeightsError(f"{path} unpacks to more than it is, which no checkpoint does: it was not unpacked")
+    check_unpacked(path)
     with path.open("rb") as file:  # given the name, torch would go by its ending
         return torch.load(file, map_location="cpu", weights_only=True)
 
@@ -129,18 +125,8 @@ def _tensors(path: Path, content: Any, wanted: re.Pattern) -> dict[str, Tensor]:
         if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "fiub":
             value = torch.from_numpy(np.array(value, np.float32))
         if isinstance(value, Tensor):
-            if value.layout is not torch.strided or value.is_complex() or _claimed(value) > _held(value):
-                raise WeightsError(f"{path}: {name} is not a plain tensor of numbers")
+            check_plain(path, name, value)
             tensors[str(name)] = value.float()
     if not tensors:
         raise WeightsError(f"{path} holds no tensors{wanted.pattern and f' whose names begin as {wanted.pattern}'}")
     return tensors
-
-
-def _claimed(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
-def _held(tensor: Tensor) -> int:
-    """Bytes that there are; fewer than claimed where one number stands for many, in a file made to fill the memory."""
-    return tensor.untyped_storage().nbytes()

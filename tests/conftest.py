@@ -63,3 +63,18 @@ def miniature(tmp_path):
         return found
 
     return build
+
+
+@pytest.fixture
+def odd_tensors():
+    """What a file of torch may hold that no network can use, by name; "expanded" would fill the memory."""
+    import torch
+
+    return {
+        "expanded": torch.zeros(1).expand(1 << 40),
+        "meta": torch.zeros(2, device="meta"),
+        "quantized": torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.quint8),
+        "nested": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+        "sparse": torch.ones(2, 2).to_sparse(),
+        "complex": torch.ones(2, dtype=torch.complex64),
+    }

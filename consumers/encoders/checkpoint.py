@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from cache import InputNotFound, WeightsError
 from cache.files import replace_file
+from cache.tensor_files import check_plain, check_unpacked
 
 from .encoder import Encoder
 from .names import volta_names
@@ -99,7 +100,10 @@ def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
 
             state = load_file(path)
         else:
+            check_unpacked(path)
             state = torch.load(path, map_location="cpu", weights_only=True)
+    except WeightsError:
+        raise
     except Exception as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise WeightsError(f"cannot read the checkpoint {path} ({reason}); is it whole, and of torch?") from error
@@ -108,6 +112,8 @@ def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
             state = state[key]
     if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
         raise WeightsError(f"{path} does not hold a state dict (tensors by name)")
+    for name, tensor in state.items():
+        check_plain(path, name, tensor)
     return dict(state)
 
 

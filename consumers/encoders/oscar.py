@@ -22,6 +22,7 @@ from .adapters import LANGUAGE, LayerAdapters
 from .config import EncoderConfig, single_stream
 from .encoder import Embedded, Encoder, EncoderOutput
 from .heads import HEADS, Head
+from .inputs import InputError
 from .names import TEXT_MODULES, Modules, image_and_heads, single_stream_blocks
 from .text_embedding import TextEmbedding
 from .volta import Shapes, stream_config
@@ -147,7 +148,11 @@ class Oscar(Encoder):
         self.check_pair(text, regions)
         words = text.mask.shape[1]
         joint = torch.cat((text.vectors, regions.vectors), 1)
-        mask = torch.cat((text.mask, regions.mask), 1) if attention is None else attention.bool()
+        mask = torch.cat((text.mask, regions.mask), 1)
+        if attention is not None:
+            if attention.shape != (wanted := (*mask.shape, mask.shape[1])):
+                raise InputError("attention", attention, wanted, "which token or region looks at which")
+            mask = attention.bool()
         for n in range(0, len(self.blocks), 2):
             rows = [0, words] if pooled_only and n == self.config.last_attention else None
             joint = self.run_joint(joint, mask, (n,), rows)
@@ -178,13 +183,14 @@ class Oscar(Encoder):
 
     @staticmethod
     def suited(config: EncoderConfig, state: Mapping[str, Tensor]) -> EncoderConfig:
-        roots = {match[1]: tensor for name, tensor in state.items() if (match := HIDDEN.match(name))}
+        tables = {name: tensor for name, tensor in state.items() if tensor.ndim == 2}
+        roots = {match[1]: tensor for name, tensor in tables.items() if (match := HIDDEN.match(name))}
         if "classifier" in roots:  # one head, whichever it is
             config = replace(config, deep_heads=tuple(HEADS), classifier_size=len(roots["classifier"]))
         elif "classifier.weight" in state:
             config = replace(config, deep_heads=())
-        if config.any_vocabulary and WORDS in state:
-            config = replace(config, vocab_size=len(state[WORDS]))
+        if config.any_vocabulary and WORDS in tables:
+            config = replace(config, vocab_size=len(tables[WORDS]))
         return config
 
     @staticmethod
@@ -224,11 +230,13 @@ def in_language(checkpoint: str | Path, language: str | Path, output: str | Path
     """
     from safetensors.torch import save
 
-    from .checkpoint import read_checkpoint
+    from .checkpoint import normalised, read_checkpoint
 
     if Path(output).suffix != ".safetensors":
         raise UsageError(f"{output} is written as .safetensors: give it that ending")
-    state, other = read_checkpoint(checkpoint), read_checkpoint(language)
+    state, other = (normalised(read_checkpoint(path)) for path in (checkpoint, language))
+    if WORDS not in state:
+        raise WeightsError(f"{checkpoint} has no {WORDS}: it is no checkpoint of OSCAR")
     for name in (one for one in state if one == WORDS or LANGUAGE.search(one)):
         if name not in other:
             raise WeightsError(f"{language} has no {name}, which {checkpoint} takes from a language")

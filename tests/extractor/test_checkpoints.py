@@ -208,6 +208,13 @@ def test_files_that_claim_more_than_they_hold_are_not_unpacked(tmp_path):
         read_checkpoint(tmp_path / "expanded")
 
 
+def test_tensors_of_other_kinds_are_refused_by_name(tmp_path, odd_tensors):
+    for kind, tensor in odd_tensors.items():
+        torch.save({"model": {"good": torch.ones(2), kind: tensor}}, tmp_path / "x.pth")
+        with pytest.raises(WeightsError, match=rf"x\.pth: {kind} is not a plain tensor"):
+            read_checkpoint(tmp_path / "x.pth")
+
+
 def test_parts_that_hold_one_another_take_no_time(tmp_path):
     content = {"x": 1}
     for _ in range(4):

@@ -1,6 +1,7 @@
 """Checkpoints: every tensor accounted for, in every file format, or an error that names it."""
 
 import pickle
+import zipfile
 
 import pytest
 import torch
@@ -95,13 +96,15 @@ def test_other_shapes_name_both(load, state):
         load(state | {WORD: torch.zeros(90, 24)})
 
 
-def test_an_xlm_r_model_for_muniter(tmp_path):
+def test_an_xlm_r_model_for_muniter(monkeypatch):
     """Full-size shapes, without their memory: the mismatch is found before anything is filled in."""
-    path = tmp_path / "xlm.bin"
     table = torch.zeros(1, 1).expand(250002, 768)
-    torch.save({"roberta.embeddings.word_embeddings.weight": table, "lm_head.bias": torch.zeros(1)}, path)
-    with pytest.raises(WeightsError, match=r"word_embeddings\.weight is \(250002, 768\).*\(119547, 768\)"):
-        load_encoder("muniter", path)
+    state = {"roberta.embeddings.word_embeddings.weight": table, "lm_head.bias": torch.zeros(1)}
+    monkeypatch.setattr("consumers.encoders.registry.read_checkpoint", lambda path: state)
+    with pytest.raises(
+        WeightsError, match=r"xlm\.bin.*\n.*word_embeddings\.weight is \(250002, 768\).*\(119547, 768\)"
+    ):
+        load_encoder("muniter", "xlm.bin")
 
 
 PRETRAINING = (
@@ -184,6 +187,19 @@ def test_files_that_are_not_checkpoints(tmp_path):
     torch.save({"a": torch.zeros(1), "epoch": 3}, tmp_path / "other.pth")
     with pytest.raises(WeightsError, match="other.pth does not hold a state dict"):
         read_checkpoint(tmp_path / "other.pth")
+
+
+def test_files_made_to_fill_the_memory_are_refused(tmp_path, odd_tensors):
+    for kind, tensor in odd_tensors.items():
+        torch.save({"good": torch.ones(2), kind: tensor}, tmp_path / "x.bin")
+        with pytest.raises(WeightsError, match=rf"x\.bin: {kind} is not a plain tensor"):
+            read_checkpoint(tmp_path / "x.bin")
+    torch.save({"a": torch.zeros(1 << 20)}, tmp_path / "x.bin")
+    with zipfile.ZipFile(tmp_path / "x.bin") as plain, zipfile.ZipFile(tmp_path / "bomb.bin", "w") as bomb:
+        for member in plain.infolist():
+            bomb.writestr(member.filename, plain.read(member), zipfile.ZIP_DEFLATED)
+    with pytest.raises(WeightsError, match="bomb.bin unpacks to more than it is"):
+        read_checkpoint(tmp_path / "bomb.bin")
 
 
 def test_saved_files_hold_each_tensor_once(small_encoder, tmp_path):

@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 
 from cache import UsageError, WeightsError
 from consumers.encoders import from_volta, load_encoder, losses
+from consumers.encoders.inputs import InputError
 from consumers.encoders.oscar import in_language
 from consumers.encoders.tags import attention_between
 from tests.consumers.conftest import SHARED
@@ -257,9 +258,32 @@ def test_words_of_another_language(name, saved, shrunk, inputs, tmp_path):
     save_file({"other": torch.zeros(1)}, tmp_path / "none.safetensors")
     with pytest.raises(WeightsError, match="none.safetensors has no bert"):
         in_language(path, tmp_path / "none.safetensors", tmp_path / "out.safetensors")
+    with pytest.raises(WeightsError, match="none.safetensors has no bert.*: it is no checkpoint of OSCAR"):
+        in_language(tmp_path / "none.safetensors", tmp_path / "de.safetensors", tmp_path / "out.safetensors")
+    save_file({f"module.{n}": t for n, t in state.items()}, tmp_path / "parallel.safetensors")
+    in_language(path, tmp_path / "parallel.safetensors", tmp_path / "same.safetensors")
+    assert (tmp_path / "same.safetensors").read_bytes() == (tmp_path / "model-de.safetensors").read_bytes()
     save_file(state | {WORDS: torch.zeros(95, 25)}, tmp_path / "wide.safetensors")
     with pytest.raises(WeightsError, match=r"\(95, 25\) in .*wide"):
         in_language(path, tmp_path / "wide.safetensors", tmp_path / "out.safetensors")
+
+
+@pytest.mark.parametrize("name", [WORDS, "classifier.0.weight"])
+def test_tensors_without_rows_fit_nothing(name, saved, shrunk):
+    with pytest.raises(WeightsError, match=r"does not fit the encoder oscar-plus-emb"):
+        load_encoder(shrunk("oscar-plus-emb"), saved((), **{name: torch.tensor(1.0)}), heads=("gqa",))
+
+
+@torch.no_grad()
+def test_attention_has_a_row_and_a_column_for_each(small_encoder, inputs):
+    encoder = small_encoder("oscar-plus")
+    ids, mask, features, locations, region_mask = inputs(encoder.config)
+    count = ids.shape[1] + features.shape[1]
+    everything = torch.ones(len(ids), count, count, dtype=torch.bool)
+    encoder(ids, mask, features, locations, region_mask, everything)
+    for wrong in (everything[:, :-1], everything[0], everything[:, :, :1]):
+        with pytest.raises(InputError, match=rf"attention has shape .*expected \({len(ids)}, {count}, {count}\)"):
+            encoder(ids, mask, features, locations, region_mask, wrong)
 
 
 @torch.no_grad()
