@@ -32,6 +32,7 @@ class Network(Protocol):
         small_maps: optional, names of submodules that see many small maps, whose convolutions may round otherwise.
         unused_tensors: optional, a regular expression for tensors of a checkpoint that are not needed.
         default_tensors: optional, a method that gives tensors by name which a checkpoint may lack.
+        doubts: optional, a method that takes the tensors of a checkpoint and tells what to warn of, "" for nothing.
         complete: optional, a method that takes the `Detections` that were kept and adds what depends on it.
         needs_frames: optional, True where `detect` also takes `frames`, the `preprocess.Frame` of each image.
     """
