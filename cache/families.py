@@ -38,7 +38,8 @@ class Traits:
     """Habits of a cache, summed up over its first records.
 
     Attributes:
-        vocabulary: length of the list of classes, 0 without one.
+        vocabulary: length of the list of classes, 0 without one. A sorted list of a length that no family has counts
+            as none: it may be of the names that occur in a table without a label map (formats/labelmap.py).
         dims, counts: numbers of a feature, and regions of an image -> records.
         highest_class: greatest class id, -1 without.
         with_attributes: records that have attribute ids.
@@ -68,7 +69,9 @@ class Traits:
     @classmethod
     def of(cls, vocabularies: Mapping[str, Sequence[str]], records: Iterable[Regions | Problem] = ()) -> Traits:
         """Those of a cache with these names of classes, from as many of its records as are looked at."""
-        traits = cls(len(vocabularies.get("classes") or ()))
+        names = list(vocabularies.get("classes") or ())
+        whole = len(names) in (VG_CLASSES, VINVL_CLASSES) or names != sorted(names)
+        traits = cls(len(names) if whole else 0)
         for record in records:
             if traits.records == MOST_RECORDS:
                 break

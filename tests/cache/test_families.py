@@ -104,6 +104,15 @@ def test_what_36_regions_come_from_their_boxes_tell():
         assert found.possible() == (expected,) and "always 36 regions" in found.hints()
 
 
+def test_names_that_occur_in_a_table_are_no_whole_vocabulary():
+    """As of a predictions.tsv without a label map: sorted, and some of them missing."""
+    words = {"classes": VINVL["classes"][:700]}
+    words["classes"].sort()
+    found = Traits.of(words, [vinvl(i) for i in range(RECORDS)])
+    assert found.possible() == ("vinvl",) and not any("classes by name" in hint for hint in found.hints())
+    assert Traits.of({"classes": words["classes"][::-1]}, [vinvl(0)]).possible() == ()
+
+
 def test_the_geometry_behind_a_feature_is_vinvls():
     wide = [record.replace(features=np.pad(record.features, ((0, 0), (0, 6)))) for record in map(vinvl, range(3))]
     assert Traits.of({}, wide).possible() == ("vinvl",)
@@ -129,7 +138,7 @@ def test_little_is_said_of_little():
     assert Traits.of({}, [image(i, 36, 2048) for i in range(2)]).records == 2
     counted = Traits.of({}, (image(0, 1, 8) for _ in range(MOST_RECORDS + 5)))
     assert counted.records == MOST_RECORDS
-    unlike = Traits.of({"classes": ["a", "b"]}, [port(0)])
+    unlike = Traits.of({"classes": ["b", "a"]}, [port(0)])
     assert unlike.possible() == () and "no family that is known" in unlike.hints()[0]
 
 
