@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import xxhash
 
-from cache import InputNotFound, Regions, UsageError
+from cache import InputNotFound, Regions, RoivaultError, UsageError
 from cache.causes import Cause, causes
 from cache.compare import Comparison, compare
 from cache.contents import HeldContents, KeyedContents
@@ -37,7 +37,7 @@ SAME_MODEL = frozenset(
 )
 OTHER_IMAGES = frozenset(("other_images", "resized_images"))  # then nothing can be said of the model
 MOST_APPENDED = 7  # numbers that systems append to features: the box, its size and area
-NOT_INSTALLED = "not installed"
+NOT_INSTALLED, NOT_LOADED = "not installed", "cannot be loaded"
 TRIES = 4  # images that are tried for each that is wanted: some may not decode
 
 
@@ -96,7 +96,8 @@ class Identification:
     @property
     def decided(self) -> bool:
         if self.best is None:
-            return bool(self.skipped) and not any(NOT_INSTALLED in reason for reason in self.skipped.values())
+            reasons = self.skipped.values()
+            return bool(reasons) and not any(why in reason for why in (NOT_INSTALLED, NOT_LOADED) for reason in reasons)
         return self.best.verdict != "unknown"
 
     def to_dict(self) -> dict[str, Any]:
@@ -124,7 +125,7 @@ def identify(
 
     Args:
         images: where its images are, as SOURCE of `extract`.
-        model, weights: try this one; without it every installed one, cheapest first, until one has made the cache.
+        model, weights: try this one; without it every installed one that loads, cheapest first, until one has made it.
         sample: images to extract, the same ones each time.
         load: (model, weights, device) -> the extractor.
         progress: is told what is being tried.
@@ -146,7 +147,13 @@ def identify(
             report.skipped[preset.name] = reason
             continue
         progress(preset.name)
-        extractor = (load or _load)(preset.name, weights, device)
+        try:
+            extractor = (load or _load)(preset.name, weights, device)
+        except RoivaultError as error:  # damaged weights, or a package that is not there
+            if model:
+                raise
+            report.skipped[preset.name] = f"it {NOT_LOADED}: {error}"
+            continue
         trial = subject.attempt(extractor)
         report.trials.append(trial)
         if not trial.made_it and trial.names & SAME_MODEL and not trial.names - SAME_MODEL - NOTATION - SAME_RECORDS:
@@ -157,8 +164,7 @@ def identify(
                     break
         if report.trials[-1].made_it:
             break
-    untried = not report.trials and all(NOT_INSTALLED in reason for reason in report.skipped.values())
-    if untried and not report.hints:
+    if not report.trials and not report.hints and all(NOT_INSTALLED in reason for reason in report.skipped.values()):
         raise InputNotFound("no model has its weights installed: see `roivault models` and `roivault weights fetch`")
     report.trials.sort(key=lambda trial: (not trial.made_it, -trial.same))
     return report

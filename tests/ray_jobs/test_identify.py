@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from cache import InputNotFound, StoreWriter, UsageError
+from cache import InputNotFound, StoreWriter, UsageError, WeightsError
 from cache.contents import StoreContents
 from extractor import DecodePolicy, get_preset
 from ray_jobs import identify as module
@@ -157,6 +157,18 @@ def test_without_a_model_every_installed_one_is_tried(store, photos):
     found = identify(store(records()), str(photos(20)), load=Fake)
     assert found.best.model == "demo" and found.best.made_it
     assert {trial.model for trial in found.trials} | set(found.skipped) <= set(module.list_extractors())
+
+
+def test_a_model_that_cannot_be_loaded_is_skipped(store, photos):
+    def load(name, weights, device):
+        raise WeightsError(f"the weights of {name} are damaged")
+
+    cache = store(records())
+    found = identify(cache, str(photos(20)), load=load)
+    assert not found.trials and not found.decided
+    assert found.skipped["demo"] == "it cannot be loaded: the weights of demo are damaged"
+    with pytest.raises(WeightsError, match="of demo are damaged"):
+        identify(cache, str(photos(20)), "demo", load=load)
 
 
 def test_other_dimensions_decide_without_extracting(tmp_path, photos):
