@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import copy
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +16,9 @@ from cache.contents import HeldContents, KeyedContents
 from cache.families import MOST_RECORDS, Traits
 from cache.key_forms import Translation, translation
 from extractor import DecodePolicy, Preset, get_preset, list_extractors
-from extractor.configs import DetectionNMS, GridCells, Preprocess
 
 from .sources import Item, open_source
+from .variations import variations
 
 if TYPE_CHECKING:
     from extractor import Extractor
@@ -133,10 +132,13 @@ def identify(
     Raises:
         InputNotFound: none of the images is there, none can be decoded, or no weights are installed and the records
             alone tell nothing.
-        UsageError: weights without a model, or an unknown model.
+        UsageError: weights without a model, an unknown model, or a device that is not there.
     """
     if weights is not None and model is None:
         raise UsageError("--weights is a checkpoint of one model: say which with --model")
+    from extractor.devices import resolve_device
+
+    resolve_device(device)
     presets = [get_preset(model)] if model else list(_by_cost())
     pairs = find_images(cache, images)
     report = Identification(cache.name, images, len(pairs))
@@ -157,7 +159,7 @@ def identify(
         trial = subject.attempt(extractor)
         report.trials.append(trial)
         if not trial.made_it and trial.names & SAME_MODEL and not trial.names - SAME_MODEL - NOTATION - SAME_RECORDS:
-            for change, changed, own_boxes in _variations(extractor, trial.names):
+            for change, changed, own_boxes in variations(extractor, trial.names):
                 progress(f"{preset.name}, {change}")
                 report.trials.append(subject.attempt(changed, change, own_boxes))
                 if report.trials[-1].made_it:
@@ -287,64 +289,3 @@ def _load(name: str, weights: str | None, device: str) -> Extractor:
     from extractor import load_extractor
 
     return load_extractor(name, weights, device)
-
-
-def _variations(extractor: Extractor, names: set[str]) -> Iterator[tuple[str, Extractor, bool]]:
-    """(what is changed, the extractor with that change, whether it describes the boxes of the cache).
-
-    Where `names`, the causes that were named, have the selection, others are tried first: where boxes are proposals,
-    describing those of the cache would be equal too.
-    """
-    if "selection" in names:
-        yield from _selections(extractor)
-    from extractor.networks import network_class
-
-    rule = extractor.preset.preprocess
-    yield "describing the boxes of the cache", extractor, True
-    others = [other for other in map(get_preset, list_extractors()) if isinstance(other.preprocess, Preprocess)]
-    if isinstance(rule, Preprocess):
-        yield "red and blue swapped", _with(extractor, channels="rgb" if rule.channels == "bgr" else "bgr"), False
-        for short, long in sorted({(p.preprocess.short_side, p.preprocess.long_side) for p in others}):
-            if (short, long) != (rule.short_side, rule.long_side):
-                yield f"images resized to {short}/{long}", _with(extractor, short_side=short, long_side=long), False
-        by_method = {other.preprocess.resize: other for other in reversed(others)}
-        for method in sorted(by_method.keys() - {rule.resize}):
-            network_class(by_method[method].architecture)  # its module says how
-            kind, kept = by_method[method].preprocess, {f.name: getattr(rule, f.name) for f in fields(rule)}
-            changed = replace(kind, **kept | {"resize": method})
-            yield f"images resized as {method} does", _behind(extractor, changed), False
-    for orientation in {"apply", "ignore"} - {extractor.policy.orientation}:
-        turned = copy(extractor)
-        turned.policy = replace(extractor.policy, orientation=orientation)
-        yield f"EXIF orientation: {orientation}", turned, False
-    if "selection" not in names:
-        yield from _selections(extractor)
-
-
-def _selections(extractor: Extractor) -> Iterator[tuple[str, Extractor, bool]]:
-    from extractor.networks import network_class
-
-    preset, tried = extractor.preset, [extractor.preset.selection]
-    for other in map(get_preset, list_extractors()):
-        rule = other.selection
-        if rule in tried or other.dim != preset.dim or GridCells in (type(rule), type(preset.selection)):
-            continue
-        by_class = isinstance(rule, DetectionNMS) or getattr(rule, "class_boxes", False)
-        if by_class and type(other.architecture) is not type(preset.architecture):
-            continue  # it needs boxes of every class, which not every network gives
-        tried.append(rule)
-        network_class(other.architecture)  # its module says how
-        chosen = copy(extractor)
-        chosen.preset = replace(preset, selection=rule)
-        yield f"regions selected as by {other.name}", chosen, False
-
-
-def _with(extractor: Extractor, **changes: Any) -> Extractor:
-    """The same network behind preprocessing that is changed so."""
-    return _behind(extractor, replace(extractor.preset.preprocess, **changes))
-
-
-def _behind(extractor: Extractor, preprocess: Preprocess) -> Extractor:
-    changed = copy(extractor)
-    changed.preset = replace(extractor.preset, preprocess=preprocess)
-    return changed

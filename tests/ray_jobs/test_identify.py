@@ -15,6 +15,7 @@ from extractor import DecodePolicy, get_preset
 from ray_jobs import identify as module
 from ray_jobs.identify import find_images, identify
 from ray_jobs.identify_command import register
+from ray_jobs.variations import variations
 from tests.cache.images import WORDS, image, pick, shaken
 
 DIM = get_preset("demo").dim
@@ -102,9 +103,7 @@ def test_other_resize_rules_are_tried(store, photos, change, expected):
 @pytest.mark.parametrize("name", ["vg-r101", "bua-d2-r101"])
 def test_selections_are_tried_first_where_one_was_seen(name):
     extractor = SimpleNamespace(preset=get_preset(name), policy=DecodePolicy())
-    first, last = (
-        [text for text, _, _ in module._variations(extractor, {cause})] for cause in ("selection", "unknown")
-    )
+    first, last = ([text for text, _, _ in variations(extractor, {cause})] for cause in ("selection", "unknown"))
     selected = [text for text in first if text.startswith("regions selected as by ")]
     assert len(selected) >= 8 and first[: len(selected)] == selected == last[-len(selected) :]
     assert sorted(first) == sorted(last) and len(set(first)) == len(first)
@@ -118,7 +117,7 @@ from extractor.detections import Detections
 from extractor.networks import network_class
 from extractor.preprocess import Frame
 from extractor.selection import select
-from ray_jobs.identify import _selections
+from ray_jobs.variations import selections
 
 rois = torch.rand(30, 4, generator=torch.Generator().manual_seed(0)) * 100
 rois[:, 2:] += rois[:, :2]
@@ -128,7 +127,7 @@ for name in ("vg-x101", "vg-r101", "bua-r101-36", "vinvl-x152"):  # the modules 
     preset = get_preset(name)
     network_class(preset.architecture)
     kinds = set()
-    for _, other, _ in _selections(SimpleNamespace(preset=preset)):
+    for _, other, _ in selections(SimpleNamespace(preset=preset)):
         rule = other.preset.selection
         assert select.dispatch(type(rule)) is select.registry[type(rule)], (name, rule)
         assert len(select(rule, found, Frame(200, 200, (250, 250), (1.25, 1.25))).rows), (name, rule)
@@ -220,6 +219,8 @@ def test_usage(store, photos, tmp_path):
     cache = store(records())
     with pytest.raises(UsageError, match="--model"):
         identify(cache, str(photos(20)), weights="w")
+    with pytest.raises(UsageError, match="device 'xpu'"):
+        identify(cache, str(photos(20)), device="xpu")
     with pytest.raises(UsageError, match="no model"):
         identify(cache, str(photos(20)), "dem0")
     app = typer.Typer()
