@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from .backbone import Conv
 
-MIN_CHANNELS = 1024  # below, the convolution is as fast
+MIN_CHANNELS = 2048  # below, the convolution is as fast; with a stride, below half of them
 
 
 class PointwiseConv(nn.Module):
@@ -60,4 +60,5 @@ def _gains(module: nn.Module) -> bool:
     if not isinstance(module, Conv) or not isinstance(module.norm, nn.Identity) or module.weight.dtype != torch.float32:
         return False
     shape = module.kernel_size, module.padding, module.groups
-    return shape == ((1, 1), (0, 0), 1) and min(module.in_channels, module.out_channels) >= MIN_CHANNELS
+    enough = MIN_CHANNELS if module.stride == (1, 1) else MIN_CHANNELS // 2
+    return shape == ((1, 1), (0, 0), 1) and min(module.in_channels, module.out_channels) >= enough
