@@ -26,6 +26,7 @@ from .weights import weights_path, weights_sha256
 from .weights_cache import check_recorded
 
 GPU_BATCH = 8  # images of one size per forward pass
+FARTHEST = 1 << 32  # pixels to the corner of a given box; one that overflows when it is scaled ends torchvision
 
 
 def load_extractor(
@@ -287,4 +288,7 @@ def _check_boxes(boxes: np.ndarray, key: str) -> np.ndarray:
     bad = np.flatnonzero(~(np.isfinite(boxes).all(1) & (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])))
     if len(bad):
         raise ImageError(key, "bad_boxes", f"box {bad[0]} is {boxes[bad[0]].tolist()}: it needs x2 > x1 and y2 > y1")
+    far = np.flatnonzero(np.abs(boxes).max(axis=1) > FARTHEST)
+    if len(far):
+        raise ImageError(key, "bad_boxes", f"box {far[0]} is {boxes[far[0]].tolist()}: no image is that large")
     return boxes

@@ -92,6 +92,17 @@ def test_degenerate_boxes_are_refused_by_key(small_extractor, pictures, boxes):
     assert caught.value.kind == "bad_boxes" and caught.value.key == "x"
 
 
+def test_boxes_too_large_for_any_image_are_refused(small_extractor, pictures):
+    """Scaled to the network's input they would be no numbers, which torchvision's pooling does not survive."""
+    wide = np.array([[0, 0, 9, 9], [-4e9, -4e9, 4e9, 4e9]], np.float32)
+    assert len(small_extractor([pictures[0]], boxes=[wide])[0]) == 2
+    for box in ([1e30, 1e30, 3e38, 3e38], [-1e10, 0, 9, 9]):
+        boxes = np.array([[0, 0, 9, 9], box], np.float32)
+        with pytest.raises(ImageError, match="box 1 is .*: no image is that large") as caught:
+            small_extractor([pictures[0]], boxes=[boxes], keys=["x"])
+        assert caught.value.kind == "bad_boxes" and caught.value.key == "x"
+
+
 def test_wrong_arguments_are_refused(small_extractor, pictures):
     for arguments in [{"keys": ["a"]}, {"boxes": [None]}, {"on_error": "ignore"}]:
         with pytest.raises(UsageError):
