@@ -97,7 +97,7 @@ class GivenBoxes:
         """(key, boxes, where in the file) of each entry, and the format that such files have."""
         try:
             content = json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             return self._lines(data), "xyxy"
         if isinstance(content, dict) and "annotations" in content:
             return self._coco(content), "xywh"
@@ -131,7 +131,7 @@ class GivenBoxes:
                 entry = json.loads(line)
                 key = next(entry[name] for name in ("key", "image", "file_name") if name in entry)
                 yield str(key), entry["boxes"], f"line {number}"
-            except (ValueError, KeyError, TypeError, StopIteration) as error:
+            except (ValueError, KeyError, TypeError, StopIteration, RecursionError) as error:
                 raise DataError(f'{self.path}: line {number} is not {{"key": ..., "boxes": [[...], ...]}}') from error
 
     def _npz(self, data: bytes) -> Iterator[tuple[str, np.ndarray]]:
@@ -146,7 +146,7 @@ class GivenBoxes:
     def _numpy(self, file: io.BytesIO) -> np.ndarray:
         try:
             return np.load(file, allow_pickle=False)
-        except (ValueError, EOFError, OSError) as error:
+        except Exception as error:  # a damaged file can fail numpy in any way, such as by asking for all memory
             raise DataError(f"{self.path} is damaged, or holds objects instead of numbers: {error}") from error
 
     def _gather(self, rows: Iterable[tuple[str, Any, str]]) -> dict[str, np.ndarray]:
@@ -158,7 +158,7 @@ class GivenBoxes:
     def _array(self, boxes: Any, where: str) -> np.ndarray:
         try:
             array = np.asarray(boxes if len(boxes) else np.zeros((0, 4)), dtype=np.float64)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, OverflowError) as error:
             raise DataError(f"{self.path}: {where}: the boxes are not rows of 4 numbers") from error
         if array.ndim != 2 or array.shape[1] != 4:
             raise DataError(f"{self.path}: {where}: boxes have shape {array.shape}, expected (k, 4)")

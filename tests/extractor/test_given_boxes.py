@@ -116,6 +116,29 @@ def test_pickled_arrays_are_never_loaded(tmp_path):
         GivenBoxes(tmp_path / "boxes.npy")
 
 
+def npy(shape: str) -> bytes:
+    header = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}}}".ljust(117).encode() + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"[" * 100_000, "line 1 is not"),
+        (b'{"key": "a", "boxes": ' + b"[" * 100_000, "line 1 is not"),
+        (b'{"key": "a", "boxes": [[0, 0, 1, 1%s]]}' % (b"0" * 400), "line 1, key 'a': the boxes are not rows"),
+        (npy(f"({10**12}, 4)"), "damaged"),
+        (npy(f"({10**30}, 4)"), "damaged"),
+        (npy("(((((("), "damaged"),
+    ],
+    ids=["deep", "deep line", "large number", "large array", "larger array", "no header"],
+)
+def test_files_that_are_made_to_fail_are_refused(tmp_path, content, words):
+    (tmp_path / "boxes").write_bytes(content)
+    with pytest.raises(DataError, match=f"boxes.*{words}"):
+        GivenBoxes(tmp_path / "boxes")
+
+
 def test_wrong_options_are_refused(tmp_path):
     with pytest.raises(InputNotFound, match="gone"):
         GivenBoxes(tmp_path / "gone")
