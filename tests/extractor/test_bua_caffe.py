@@ -1,3 +1,5 @@
+from collections import OrderedDict
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,8 @@ from extractor.detections import Detections
 from extractor.preprocess import frame
 from extractor.ranking import shared_boxes
 from extractor.selection import select
+from extractor.weights import load_weights
+from tests.extractor.shrunken import random_state, shrunken
 
 
 @pytest.mark.parametrize("case", ["a", "c_topk"])
@@ -81,6 +85,22 @@ def test_names_and_shapes_are_those_of_the_published_checkpoint(golden):
     assert ours.items() <= published.items()
     rest = {name for name in published.keys() - ours.keys() if not name.endswith("num_batches_tracked")}
     assert rest == {"roi_heads.box_predictor.bbox_pred.weight", "roi_heads.box_predictor.bbox_pred.bias"}
+
+
+def test_variances_are_those_of_the_file_whatever_it_says_of_its_modules(tmp_path):
+    """detectron2 takes 1e-5 off them where the file was saved from modules of another version."""
+    preset = shrunken(BUA_R101_10_100)
+    state = OrderedDict(random_state(preset.architecture))
+    norms = [name.removesuffix(".running_var") for name in state if name.endswith(".running_var")]
+    state |= {f"{norm}.num_batches_tracked": torch.tensor(7) for norm in norms if "res4" in norm or "res5" in norm}
+    state._metadata = OrderedDict({norm: {"version": 2} for norm in norms})
+    torch.save({"model": state}, tmp_path / "bua.pth")
+    assert torch.load(tmp_path / "bua.pth")["model"]._metadata[norms[0]] == {"version": 2}
+    network = BuaCaffeDetector(preset.architecture)
+    load_weights(network, tmp_path / "bua.pth")
+    loaded = network.state_dict()
+    assert len(norms) > 10 and all(torch.equal(loaded[f"{n}.running_var"], state[f"{n}.running_var"]) for n in norms)
+    torch.testing.assert_close(loaded[ANCHORS], network.default_tensors()[ANCHORS], rtol=0, atol=0)
 
 
 def test_other_anchors_are_doubted():
