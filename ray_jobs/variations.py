@@ -51,7 +51,8 @@ def selections(extractor: Extractor) -> Iterator[tuple[str, Extractor, bool]]:
     from extractor.networks import network_class
 
     preset, tried = extractor.preset, [extractor.preset.selection]
-    for other in map(get_preset, list_extractors()):
+    # those of the same network first: rules of other systems may keep the same regions, under a misleading name
+    for other in sorted(map(get_preset, list_extractors()), key=lambda one: one.architecture != preset.architecture):
         rule = other.selection
         if rule in tried or other.dim != preset.dim or GridCells in (type(rule), type(preset.selection)):
             continue

@@ -15,7 +15,7 @@ from extractor import DecodePolicy, get_preset
 from ray_jobs import identify as module
 from ray_jobs.identify import find_images, identify
 from ray_jobs.identify_command import register
-from ray_jobs.variations import variations
+from ray_jobs.variations import selections, variations
 from tests.cache.images import WORDS, image, pick, shaken
 
 DIM = get_preset("demo").dim
@@ -107,6 +107,21 @@ def test_selections_are_tried_first_where_one_was_seen(name):
     selected = [text for text in first if text.startswith("regions selected as by ")]
     assert len(selected) >= 8 and first[: len(selected)] == selected == last[-len(selected) :]
     assert sorted(first) == sorted(last) and len(set(first)) == len(first)
+
+
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [
+        ("vinvl-x152-filter2", ["vinvl-x152", "vinvl-x152-filter0"]),
+        ("bua-r101-10-100", ["bua-r101-36"]),
+        ("vg-r101-adaptive", ["vg-r101", "frcnn-vg-hf"]),
+    ],
+)
+def test_selections_of_the_same_network_are_tried_first(name, own):
+    """Those of other systems may keep the same regions: then the cache would be said to be like none there is."""
+    extractor = SimpleNamespace(preset=get_preset(name))
+    first = [text.removeprefix("regions selected as by ") for text, _, _ in selections(extractor)][: len(own)]
+    assert first == own
 
 
 SELECTIONS = """
