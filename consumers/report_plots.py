@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from .published import Place, most_precise
@@ -11,7 +12,18 @@ from .report import Report
 from .report_intervals import LEVEL
 from .report_languages import Correlation
 from .report_scores import Scores, languages_of
-from .report_style import COLOURS, GREY, MARKERS, TASK_NAMES, add_legend, model_style, new_figure, score_axis, tidy
+from .report_style import (
+    COLOURS,
+    GREY,
+    LINE,
+    MARKERS,
+    TASK_NAMES,
+    add_legend,
+    model_style,
+    new_figure,
+    score_axis,
+    tidy,
+)
 from .report_tables import in_order, metric_name
 from .report_vsr_data import annotation_figures
 from .report_vsr_plots import vsr_figures
@@ -101,6 +113,8 @@ def _types(report: Report, model: str) -> Figure | None:
         trained = ", with the questions that few-shot training uses" if metric == "accuracy_full" else ""
         tidy(one, f"average over languages{trained}", "training samples in the language", score_axis(metric))
         one.set_ylim(0, 100)
+        if len(samples := {x for curve in curves.values() for x, _ in curve}) == 1:
+            one.set_xticks(list(samples))
         one.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3, fontsize=8, frameon=False)
     return figure
 
@@ -143,10 +157,14 @@ def _property(found: Sequence[Correlation]) -> Figure | None:
     models = list(dict.fromkeys(one.model for one in found))
     values = [x for one in found for x, _ in one.points.values()]
     wide = min(values) > 0 and max(values) > 10 * min(values)
-    figure, axes = new_figure(len(panels), f"Zero-shot scores by language and {found[0].property}", (5.0, 3.9))
+    shown_in = {panel: [each for each in found if (each.task, each.metric) == panel] for panel in panels}
+    titles = {panel: _with_r(*panel, shown, wide) for panel, shown in shown_in.items()}
+    lines = max(title.count("\n") for title in titles.values())
+    size = (5.0, 3.9 + LINE * (lines - 1))
+    figure, axes = new_figure(len(panels), f"Zero-shot scores by language and {found[0].property}", size)
     style = model_style(models)
-    for one, (task, metric) in zip(axes, panels, strict=True):
-        shown = [each for each in found if (each.task, each.metric) == (task, metric)]
+    for one, panel in zip(axes, panels, strict=True):
+        shown = shown_in[panel]
         for each in shown:
             x, y = zip(*each.points.values(), strict=True)
             one.scatter(x, y, s=26, **style(each.model), label=each.model)
@@ -159,7 +177,7 @@ def _property(found: Sequence[Correlation]) -> Figure | None:
             one.xaxis.set_minor_locator(NullLocator())
         if max(values) >= 10_000:
             one.xaxis.set_major_formatter(EngFormatter(sep=""))
-        tidy(one, _with_r(task, metric, shown, wide), found[0].property, score_axis(metric))
+        tidy(one, titles[panel], found[0].property, score_axis(panel[1]))
         one.margins(0.1)
     add_legend(figure, axes)
     return figure
@@ -167,8 +185,9 @@ def _property(found: Sequence[Correlation]) -> Figure | None:
 
 def _with_r(task: str, metric: str, shown: Sequence[Correlation], wide: bool) -> str:
     said = [(one.model, one.r_log if wide else one.r) for one in shown]
-    text = ", ".join(f"{model} {'-' if r is None else f'{r:+.2f}'}" for model, r in said)
-    return f"{TASK_NAMES.get(task, task)}, {metric_name(metric)}\nr{' with log10' if wide else ''}: {text}"
+    text = ", ".join(f"{model} {'-' if r is None else f'{r:+.2f}'}".replace(" ", "\u00a0") for model, r in said)
+    with_r = fill(f"r{' with log10' if wide else ''}: {text}", 54, break_long_words=False, break_on_hyphens=False)
+    return f"{TASK_NAMES.get(task, task)}, {metric_name(metric)}\n{with_r}"
 
 
 def _intervals(found: Sequence[Any]) -> Figure:

@@ -6,7 +6,10 @@ Colours are those of Okabe and Ito, which people with any colour vision can tell
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from .report_tables import metric_name
 
@@ -23,6 +26,7 @@ TASK_NAMES = {
     "vsr-zeroshot": "VSR, split by concepts",
 }  # fmt: skip
 PANEL = (4.6, 3.6)  # inches
+LINE = 0.17  # inches that a line of a title or a row of a legend takes
 
 
 def new_figure(panels: int, title: str, size: tuple[float, float] = PANEL) -> tuple[Figure, Sequence[Axes]]:
@@ -35,7 +39,7 @@ def new_figure(panels: int, title: str, size: tuple[float, float] = PANEL) -> tu
     axes = list(figure.subplots(high, wide, squeeze=False).flat)
     for unused in axes[panels:]:
         unused.set_visible(False)
-    figure.suptitle(title, fontsize=12)
+    figure.suptitle(fill(title, int(10 * figure.get_figwidth())), fontsize=12)  # ten letters of that size an inch
     figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1)
     return figure, axes[:panels]
 
@@ -59,10 +63,22 @@ def add_legend(figure: Figure, axes: Sequence[Axes], rows: int = 1) -> None:
     models = list(dict.fromkeys(label.partition(", ")[0] for label in found))
     labels = sorted(found, key=lambda label: models.index(label.partition(", ")[0]))
     if found:
+        columns = _columns(labels, min(-(-len(found) // rows), 5), figure.get_figwidth())
+        lower = -(-len(found) // columns) - max(rows, 2)  # rows that the figure was not made for
+        figure.set_figheight(figure.get_figheight() + LINE * max(0, lower))
         figure.legend(
-            [found[label] for label in labels], labels, loc="outside lower center",
-            ncols=min(-(-len(found) // rows), 5), fontsize=8, frameon=False,
+            [found[label] for label in labels], labels, loc="outside lower center", ncols=columns, fontsize=8,
+            frameon=False,
         )  # fmt: skip
+
+
+def _columns(labels: Sequence[str], most: int, inches: float) -> int:
+    """How many columns of a legend fit beside each other; each is as wide as the longest of its labels."""
+    for columns in range(most, 1, -1):
+        longest = [max(map(len, part)) for part in np.array_split(labels, columns)]
+        if sum(0.6 + 0.065 * letters for letters in longest) < inches:  # a mark and the gaps, and letters of that size
+            return columns
+    return 1
 
 
 def model_style(models: Sequence[str]) -> Callable[[str], dict[str, str]]:
