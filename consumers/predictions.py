@@ -71,14 +71,14 @@ def right_ones(task: Task, examples: Sequence[Example], path: str | Path) -> np.
 def read_predictions(path: Path) -> list | np.ndarray:
     """Raises: InputNotFound, DataError."""
     if not path.is_file():
-        raise InputNotFound(f"predictions {path} are not there")
+        raise InputNotFound(f"predictions {path} are {'not a file' if path.exists() else 'not there'}")
     data = path.read_bytes()
     try:
         if data.startswith(GZIP):
             data = gzip.decompress(data)
         found = np.load(io.BytesIO(data), allow_pickle=False) if data.startswith(NPY) else json.loads(data)
     except Exception as error:  # zlib, json and numpy have many errors of their own for bytes that make no sense
-        raise DataError(f"{path} is neither JSON nor a .npy matrix: {error}") from error
+        raise DataError(f"{path} is neither one JSON list nor a .npy matrix: {error}") from error
     if isinstance(found, np.ndarray):
         if found.ndim != 2 or found.dtype.kind not in "fiu":
             raise DataError(f"{path} holds {found.dtype} {found.shape}, not a matrix of scores")
@@ -157,14 +157,19 @@ def _by_id(rows: Sequence[Any]) -> dict[str, Any]:
         if not names or not answers:
             raise DataError(f"row {number} is {str(row)[:100]}; wanted is {{{IDS[0]!r}: ..., {ANSWERS[0]!r}: ...}}")
         key, answer = str(row[names[0]]), row[answers[0]]
+        if not isinstance(answer, str | int):  # null and NaN, and lists of answers
+            raise DataError(f"row {number} has {str(answer)[:100]} for {answers[0]}; wanted is a text, or a class")
         if found.setdefault(key, answer) != answer:
             raise DataError(f"{key} has two different predictions")
     return found
 
 
 def _class_name(task: Task, said: Any) -> str:
-    named = isinstance(said, int) and not isinstance(said, bool) and 0 <= said < len(task.labels)
-    return task.labels[said] if named else str(said)
+    if isinstance(said, str | bool) or not task.labels:
+        return str(said)
+    if not 0 <= said < len(task.labels):
+        raise DataError(f"{str(said)[:20]} is no class; there are {len(task.labels):,}, from 0. Put answers in quotes")
+    return task.labels[said]
 
 
 def score_recall(task: Task, examples: Sequence[Example], found: Sequence[Any] | np.ndarray) -> dict[str, Any]:

@@ -86,6 +86,11 @@ def test_names_or_numbers_of_classes_and_other_rows_are_taken(tmp_path, xvnli):
         ([5], "row 0 is 5; wanted is"),
         ([{"id": "1", "answer": 1}, {"id": "1", "answer": 2}], "1 has two different predictions"),
         ({"1": "neutral"}, "holds a dict, not a list"),
+        ([{"id": "1", "answer": None}], "row 0 has None for answer; wanted is a text, or a class"),
+        ([{"id": "1", "answer": float("nan")}] * 2, "row 0 has nan for answer"),
+        ([{"id": "1", "answer": ["neutral"]}], "row 0 has .* for answer"),
+        ([{"id": str(n), "answer": 3} for n in range(1, 5)], "3 is no class; there are 3, from 0"),
+        ([{"id": str(n), "answer": -1} for n in range(1, 5)], "-1 is no class"),
     ],
 )
 def test_what_is_wrong_is_told(tmp_path, xvnli, said, message):
@@ -116,7 +121,7 @@ def test_files_that_cannot_be_read(tmp_path, xvnli):
     header = b"\x93NUMPY\x01\x00\x3e\x00{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999, 9)}"
     for data in (packed[:-4], packed[:20] + b"xxxx" + packed[24:], b"[" * 100_000, header.ljust(74), b"\xff"):
         path.write_bytes(data)
-        with pytest.raises(DataError, match="p.json.gz is neither JSON"):
+        with pytest.raises(DataError, match="p.json.gz is neither one JSON list"):
             score_predictions(xvnli, path, Selection("test"))
     with open(path, "wb") as file:
         np.save(file, np.zeros(3))
