@@ -23,10 +23,12 @@ class LabelMap:
 
     Attributes:
         classes, attributes: name -> id.
+        given: a file gives them; else they are of the names that occur.
     """
 
     classes: dict[str, int] = field(default_factory=dict)
     attributes: dict[str, int] = field(default_factory=dict)
+    given: bool = True
 
     def __post_init__(self) -> None:
         self._classes, self._attributes = (
@@ -52,11 +54,14 @@ class LabelMap:
         for _, line in lines(file) if file.is_file() else ():
             try:
                 for entry in json.loads(line.partition(b"\t")[2])["objects"]:
-                    classes.update({str(entry["class"])} if "class" in entry else ())
-                    attributes.update(name for name, _ in _scored(entry))
+                    if "class" in entry and "class_id" not in entry:  # those with a number are not numbered anew
+                        classes.add(str(entry["class"]))
+                    if "attr_id" not in entry:
+                        attributes.update(name for name, _ in _scored(entry))
             except MISSHAPEN:
                 continue  # reported when it is read
-        return cls(*({name: i for i, name in enumerate(sorted(names))} for names in (classes, attributes)))
+        names = (sorted(classes), sorted(attributes))
+        return cls(*({name: i for i, name in enumerate(some)} for some in names), given=False)
 
     @classmethod
     def for_vocabularies(cls, vocabularies: Vocabularies) -> LabelMap:
@@ -115,7 +120,11 @@ class LabelMap:
 
 
 def _from_one(numbered: Mapping[str, Any]) -> dict[str, int]:
-    return {name: int(number) - 1 for name, number in numbered.items()}
+    """Raises: ValueError: they count from 0, so that they are not VinVL's."""
+    ids = {name: int(number) - 1 for name, number in numbered.items() if name != "__background__"}
+    if min(ids.values(), default=0) < 0:
+        raise ValueError("numbers below 1")
+    return ids
 
 
 def _scored(entry: Mapping[str, Any]) -> list[tuple[str, float]]:

@@ -49,6 +49,11 @@ def vocabularies(path: Path) -> dict[str, list[str]]:
 def read(path: Path, notes: Notes) -> Iterator[Regions | Problem]:
     """Raises: DataError: neither file of features is there."""
     labels = LabelMap.of(path)
+    if labels.classes and not labels.given:
+        notes.remark(
+            "no *.json with label_to_idx that counts from 1 is there: class_ids and attr_ids count the names that "
+            "occur, sorted, and are not VinVL's; put its label map into the folder to have those"
+        )
     with ExitStack() as stack:
         predictions, sizes = (
             stack.enter_context(KeyedLines(file)) if file else None for file in (_predictions(path), _sizes(path))
@@ -174,6 +179,8 @@ def _split_geometry(fields: dict[str, Any], own_file: bool) -> None:
         fields["boxes"] = geometry[:, :4] * np.array([width, height, width, height], np.float32)
     if len(fields["boxes"]) != len(features):
         raise BadRow(f"there are {len(features)} features and {len(fields['boxes'])} boxes", "value_range")
+    if not np.isfinite(fields["boxes"]).all():
+        raise BadRow("boxes holds NaN or infinite values", "non_finite")
     expected = geometry_of(fields["boxes"], max(width, 1), max(height, 1))
     if not np.allclose(geometry, expected, atol=_GEOMETRY_TOLERANCE):
         raise others

@@ -125,6 +125,7 @@ BAD = {
     "no objects": (oscar("bad"), {"image_h": 1}, "objects"),
     "rect": (oscar("bad"), described(False, rect=[1, 2]), "JSON"),
     "boxes": (oscar("bad"), {**described(False), "objects": objects(False)[:1]}, "2 features and 1 boxes"),
+    "box that is no number": (oscar("bad"), described(False, rect=[float("nan"), 0, 1, 1]), "boxes holds NaN"),
     "size in words": (oscar("bad"), {**described(False), "image_w": "wide"}, "image_w is not a number"),
     "infinite size": (oscar("bad"), {**described(False), "image_h": float("inf")}, "image_h is not a number"),
     "large size": (oscar("bad"), {**described(False), "image_h": 10**400}, "which cannot be"),
@@ -168,16 +169,44 @@ def test_sizes_that_cannot_be_are_reported(put, tmp_path, size):
 
 
 @pytest.mark.parametrize(
-    "content", ['{"label_to_idx": {"dog": Infinity}}', '{"label_to_idx": [1]}', "[" * 100_000, None]
-)
+    "content",
+    ['{"label_to_idx": {"dog": Infinity}}', '{"label_to_idx": {"dog": 0, "cat": 1}}', '{"label_to_idx": [1]}',
+     "[" * 100_000, None],
+)  # fmt: skip
 def test_other_json_beside_the_tables_is_no_label_map(put, tmp_path, content):
     folder = put(predictions=[("a", described(True))])
     if content is None:
         (folder / "x.json").mkdir()
     else:
         (folder / "x.json").write_text(content)
-    assert convert(folder, tmp_path / "s.roi").records == 1
+    report = convert(folder, tmp_path / "s.roi")
+    assert report.records == 1 and "put its label map into the folder" in report.remarks[0]
     assert open_store(tmp_path / "s.roi").manifest.vocabularies["classes"] == ["cat", "dog"]
+
+
+def test_numbers_of_rows_are_kept_where_the_label_map_was_lost(full, tmp_path):
+    record = full("a", 3).replace(class_ids=np.array([2, 1, 2], np.int32))
+    words = {"classes": ["ant", "cat", "dog", "eel"], "attributes": list("wxyz")}
+    with StoreWriter(tmp_path / "s.roi", "float32", None, words) as writer:
+        writer.write([record])
+    convert(tmp_path / "s.roi", tmp_path / "v", destination_format="vinvl-tsv")
+    (tmp_path / "v" / "labelmap.json").unlink()
+    report = convert(tmp_path / "v", tmp_path / "t.roi")
+    store = open_store(tmp_path / "t.roi")
+    assert (report.left_out, report.remarks, dict(store.manifest.vocabularies)) == (0, [], {})
+    assert store["a"].class_ids.tolist() == [2, 1, 2] and store["a"].attr_ids.tolist() == record.attr_ids.tolist()
+
+
+def test_background_in_a_label_map_is_no_class(put, tmp_path):
+    folder = put(predictions=[("a", described(True))])
+    (folder / "x.json").write_text(
+        '{"label_to_idx": {"__background__": 0, "dog": 1, "cat": 2}, '
+        '"attribute_to_idx": {"__background__": 0, "red": 1}}'
+    )
+    report = convert(folder, tmp_path / "s.roi")
+    store = open_store(tmp_path / "s.roi")
+    assert report.remarks == [] and store.manifest.vocabularies["classes"] == ["dog", "cat"]
+    assert store["a"].class_ids.tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("name", ["predictions.tsv", "x.hw.tsv", "features.tsv"])
