@@ -78,7 +78,7 @@ def from_volta(
     legacy: bool = False,
 ) -> Encoder:
     """An encoder in evaluation mode from a Volta JSON configuration (contents or path) and a state dict with Volta's
-    names; sizes are the state dict's. Raises UsageError, WeightsError."""
+    names; sizes are the state dict's. Raises UsageError, InputNotFound, WeightsError."""
     state = normalised(state_dict)
     families = {name: CLASSES.get(name, Encoder).read_volta for name in (*IMAGE_EMBEDDINGS, *CLASSES)}
     read, labels = read_config(config, state, heads, families)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from cache import UsageError, WeightsError
+from cache import InputNotFound, UsageError, WeightsError
 
 from .config import BOTH, IMAGE, TEXT, Attention, EncoderConfig, FeedForward, StreamConfig, Sublayer
 from .heads import HEADS, head_labels
@@ -45,6 +45,18 @@ class Shapes:
         return tuple(self.state[name].shape)
 
 
+def _read(path: Path) -> Mapping:
+    try:
+        config = json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise InputNotFound(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is not JSON ({error}): give one of Volta's config files") from error
+    if not isinstance(config, Mapping):
+        raise UsageError(f"{path} holds no JSON object: give one of Volta's config files")
+    return config
+
+
 def read_config(
     config: Mapping | str | Path,
     state: Mapping[str, Tensor],
@@ -54,10 +66,11 @@ def read_config(
     """A Volta JSON configuration (its contents or its path) and a state dict with Volta's names -> an encoder
     configuration and the heads with their numbers of labels. `families` has what reads the sizes of each.
 
-    Raises UsageError for a structure that no class here has, WeightsError for a tensor that is not there.
+    Raises UsageError for a structure that no class here has, InputNotFound and UsageError for a file that cannot be
+    read, WeightsError for a tensor that is not there.
     """
     if not isinstance(config, Mapping):
-        config = json.loads(Path(config).read_text("utf-8"))
+        config = _read(Path(config))
     family = config.get("image_embeddings")
     if family not in families:
         raise UsageError(f"Volta configuration: image_embeddings is {family!r}; known are {', '.join(families)}")

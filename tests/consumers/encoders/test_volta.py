@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from cache import UsageError, WeightsError
+from cache import InputNotFound, UsageError, WeightsError
 from consumers.encoders import encoder_config, from_volta, list_encoders, load_encoder
 
 HEADS = ("xvnli", "gqa", "nlvr2", "retrieval")
@@ -122,6 +122,15 @@ def test_structures_that_are_unknown(uniter, change, pattern):
     config, state = uniter
     with pytest.raises(UsageError, match=pattern):
         from_volta(config | change, state)
+
+
+def test_files_of_configurations_that_cannot_be_read(tmp_path):
+    with pytest.raises(InputNotFound, match="absent.json cannot be read: No such file"):
+        from_volta(tmp_path / "absent.json", {})
+    for content, pattern in (("{", "is not JSON"), ("[" * 100_000, "is not JSON"), ("[]", "holds no JSON object")):
+        (tmp_path / "odd.json").write_text(content)
+        with pytest.raises(UsageError, match=f"odd.json {pattern}"):
+            from_volta(tmp_path / "odd.json", {})
 
 
 def test_unknown_encoder():
