@@ -64,6 +64,22 @@ def _claimed(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
+def unreadable(path: Path, error: BaseException) -> WeightsError:
+    """What there is to say where torch or safetensors could not read a checkpoint."""
+    text = str(error)
+    if found := re.search(r"GLOBAL (\S+)", text):
+        return runs_code(path, found[1])
+    # torch's own first lines advise to switch its protection off
+    reason = re.search(r"WeightsUnpickler error: *(.+)", text)
+    why = reason[1] if reason else (text.splitlines() or [type(error).__name__])[0]
+    return WeightsError(f"{path} cannot be read as a checkpoint, it is damaged or cut short: {why}")
+
+
+def runs_code(path: Path, name: str) -> WeightsError:
+    """What there is to say of a checkpoint that asks for code to be run, and of which code."""
+    return WeightsError(f"{path} asks to run {name}, which no checkpoint needs: nothing of it was run or loaded")
+
+
 def tensors_in(path: Path, part: str = "") -> dict[Path, list[str]]:
     """The files of a checkpoint that hold tensors of a part of it, in order, and the names of those.
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from cache import InputNotFound, WeightsError
 from cache.pickles import UnsafePickle, load_pickle
-from cache.tensor_files import check_plain, check_unpacked, is_index, tensors_in
+from cache.tensor_files import check_plain, check_unpacked, is_index, runs_code, tensors_in, unreadable
 
 _ZIP = b"PK\x03\x04"
 _LEGACY_TORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"  # a pickled magic number, which torch wrote before 1.6
@@ -49,9 +49,9 @@ def read_checkpoint(path: Path, part: str = "") -> dict[str, Tensor]:
     except WeightsError:
         raise
     except UnsafePickle as error:
-        raise _refusal(path, error.name) from error
+        raise runs_code(path, error.name) from error
     except (Exception, MemoryError) as error:  # a damaged file can fail a parser in any way
-        raise _explain(path, error) from error
+        raise unreadable(path, error) from error
     return _tensors(path, content, re.compile(part))
 
 
@@ -96,20 +96,6 @@ def _read_safetensors(path: Path, part: str) -> dict[str, Tensor]:
 def _read_pickle(path: Path) -> Any:
     with path.open("rb") as file:
         return load_pickle(file)
-
-
-def _explain(path: Path, error: BaseException) -> WeightsError:
-    text = str(error)
-    if found := re.search(r"GLOBAL (\S+)", text):
-        return _refusal(path, found[1])
-    # torch's own first lines advise to switch its protection off
-    reason = re.search(r"WeightsUnpickler error: *(.+)", text)
-    why = reason[1] if reason else (text.splitlines() or [type(error).__name__])[0]
-    return WeightsError(f"{path} cannot be read as a checkpoint, it is damaged or cut short: {why}")
-
-
-def _refusal(path: Path, name: str) -> WeightsError:
-    return WeightsError(f"{path} asks to run {name}, which no checkpoint needs: nothing of it was run or loaded")
 
 
 def _tensors(path: Path, content: Any, wanted: re.Pattern) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from cache import InputNotFound, WeightsError
 from cache.files import replace_file
-from cache.tensor_files import check_plain, check_unpacked
+from cache.tensor_files import check_plain, check_unpacked, unreadable
 
 from .encoder import Encoder
 from .names import volta_names
@@ -105,8 +105,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
     except WeightsError:
         raise
     except Exception as error:
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise WeightsError(f"cannot read the checkpoint {path} ({reason}); is it whole, and of torch?") from error
+        raise unreadable(path, error) from error
     for key in WRAPPERS:
         if isinstance(state, Mapping) and isinstance(state.get(key), Mapping):
             state = state[key]

@@ -133,7 +133,7 @@ def test_rows_without_a_label_and_blank_ones_are_told(finetune, small):
 def test_weights_and_tokenizers_of_other_models(finetune, tmp_path):
     (tmp_path / "cut.safetensors").write_bytes(b"abc")
     code, said = finetune(init=tmp_path / "cut.safetensors")
-    assert code == 65 and "cannot read the checkpoint" in said.err
+    assert code == 65 and "cannot be read as a checkpoint" in said.err
     code, said = finetune(tokenizer=tmp_path / "nothing")
     assert code == 66 and "no tokenizer for uniter-small" in said.err
     code, said = finetune(encoder="xuniter")
