@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .compare import Comparison, recorded
-from .distribution import Distribution
+from .evidence import closeness, distribution, short, told
 from .families import apart
 
 SHOWN = 0.05  # share of the images that have to show a cause
@@ -125,12 +125,14 @@ def _dtypes(report: Comparison) -> Iterator[Cause]:
 
 def _columns(report: Comparison) -> Iterator[Cause]:
     for _, side, _, images in _verdicts(report, "columns", "fewer"):
-        alike = images - report.count("features", "different")
-        if _enough(report, alike, LARGE):
-            (a, b), _ = next(pair for pair in report.dims.most_common() if pair[0][0] != pair[0][1])
-            other = "B" if side == "A" else "A"
+        (a, b), _ = next(pair for pair in report.dims.most_common() if pair[0][0] != pair[0][1])
+        other = "B" if side == "A" else "A"
+        if _enough(report, images - report.count("features", "different"), LARGE):
             yield Cause("appended_columns", f"{other} appends {abs(a - b)} numbers to the features of {side}", images,
                         [f"{a} and {b} columns; the first {min(a, b)} are the same"])  # fmt: skip
+        elif _enough(report, images, LARGE):
+            yield Cause("feature_dim", f"features have {a} numbers in A and {b} in B: another network or layer", images,
+                        [f"the first {min(a, b)} columns, which were compared, are not the same"])  # fmt: skip
 
 
 def _families(report: Comparison) -> Iterator[Cause]:
@@ -150,9 +152,9 @@ def _features(report: Comparison) -> Iterator[Cause]:
             "close": "the same weights and input with other arithmetic: device, precision, library or interpolation",
         }[verdict]
         name = "arithmetic" if verdict == "close" else verdict
-        evidence = [_closeness("cosine of matched regions", report.cosine_gaps)]
+        evidence = [closeness("cosine of matched regions", report.cosine_gaps)]
         if verdict == "close":
-            evidence.append(_distribution("relative difference", report.differences))
+            evidence.append(distribution("relative difference", report.differences))
         yield Cause(name, text, images, evidence)
     images, unmatched = report.count("features", "different"), report.without_match
     if _enough(report, images + unmatched, LARGE):
@@ -172,7 +174,7 @@ def _alignments(report: Comparison) -> dict[str, float]:
 def _different_features(report: Comparison, images: int) -> Iterator[Cause]:
     """The same weights on other pixels or boxes, or other weights."""
     alignments = _alignments(report)
-    evidence = [_closeness("cosine of matched regions", report.cosine_gaps), *_told(alignments)]
+    evidence = [closeness("cosine of matched regions", report.cosine_gaps), *told(alignments)]
     if alignments and max(alignments.values()) <= UNRELATED:
         share = report.regions[2] / max(min(report.regions[:2]), 1)
         evidence.append(f"{share:.0%} of the regions overlap one of the other side (IoU of 0.5 or more)")
@@ -184,7 +186,7 @@ def _different_features(report: Comparison, images: int) -> Iterator[Cause]:
         or report.count("image", "other_file", "other_size", "resized", "turned") > LARGE * images
     ):
         return  # left unknown, or explained by the images
-    evidence.append(_closeness("IoU of matched regions", report.iou_gaps))
+    evidence.append(closeness("IoU of matched regions", report.iou_gaps))
     colours, crossed = _colours(report)
     if colours:
         evidence.append(colours)
@@ -244,7 +246,7 @@ def _boxes(report: Comparison) -> Iterator[Cause]:
                 text = text.replace(": by one factor", ", larger or smaller by one factor")
             evidence = [f"{images:,} of {report.compared:,} images"]
             if verdict == "moved":
-                evidence += ["features are the same", _closeness("IoU of their boxes", report.iou_gaps)]
+                evidence += ["features are the same", closeness("IoU of their boxes", report.iou_gaps)]
             yield Cause(name, text, images, evidence)
 
 
@@ -287,21 +289,16 @@ def _recorded_evidence(name: str, report: Comparison) -> list[str]:
     differing = recorded(report.choices)
     wanted = _RECORDED.get(name, ())
     return [
-        f"recorded: {choice} is {_short(a)} in A, {_short(b)} in B"
+        f"recorded: {choice} is {short(a)} in A, {short(b)} in B"
         for choice, (a, b) in differing.items()
         if any(choice == prefix or choice.startswith(f"{prefix}.") for prefix in wanted)
     ]
 
 
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 40 else f"{text[:12]}..."
-
-
 def _unexplained(report: Comparison, named: set[str]) -> list[str]:
     """Aspects that differ in many images though no cause was named that would make them differ."""
-    deep = {"channel_order", "resize_rule", "other_input", "other_weights", "other_family", "other_images",
-            "resized_images", "orientation", "pooled_boxes"}  # fmt: skip
+    deep = {"channel_order", "resize_rule", "other_input", "feature_dim", "other_weights", "other_family",
+            "other_images", "resized_images", "orientation", "pooled_boxes"}  # fmt: skip
     left = []
     if _enough(report, report.count("features", "different") + report.without_match, LARGE) and not named & deep:
         left.append("features")
@@ -322,29 +319,12 @@ def _unexplained(report: Comparison, named: set[str]) -> list[str]:
 def _measurements(report: Comparison) -> list[str]:
     lines = [
         f"regions: A {report.regions[0]:,}, B {report.regions[1]:,}, matched {report.regions[2]:,}",
-        _closeness("IoU of matched regions", report.iou_gaps),
-        _closeness("cosine of matched regions", report.cosine_gaps),
+        closeness("IoU of matched regions", report.iou_gaps),
+        closeness("cosine of matched regions", report.cosine_gaps),
     ]
-    lines += _told(_alignments(report))
+    lines += told(_alignments(report))
     for what, labels in (("class", report.classes), ("attribute", report.attributes)):
         if labels.regions:
             lines.append(f"{what} ids agree in {labels.same_id:,} of {labels.regions:,} regions")
-    return [*lines, *(f"recorded: {name} is {_short(a)} in A, {_short(b)} in B"
+    return [*lines, *(f"recorded: {name} is {short(a)} in A, {short(b)} in B"
                       for name, (a, b) in recorded(report.choices).items())]  # fmt: skip
-
-
-def _told(alignments: dict[str, float]) -> list[str]:
-    return [f"{what}: {value:.2f} (1: the same, 0: unrelated)" for what, value in alignments.items()]
-
-
-def _distribution(what: str, numbers: Distribution) -> str:
-    return _spread(what, [numbers.quantile(share) for share in (0.05, 0.5, 0.95)])
-
-
-def _closeness(what: str, gaps: Distribution) -> str:
-    return _spread(what, [None if (gap := gaps.quantile(share)) is None else 1 - gap for share in (0.95, 0.5, 0.05)])
-
-
-def _spread(what: str, values: list[float | None]) -> str:
-    low, middle, high = values
-    return f"{what}: none" if middle is None else f"{what}: median {middle:.5g}, 90 % in {low:.5g} to {high:.5g}"

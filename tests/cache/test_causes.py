@@ -106,6 +106,15 @@ def test_cause_is_named_whichever_side_has_it(what):
     assert named(changed, plain) == expected
 
 
+def test_features_of_another_length():
+    plain = [image(i) for i in range(IMAGES)]
+    other = [r.replace(features=image(i, weights=1).features[:, :11]) for i, r in enumerate(plain)]
+    found = causes(compare(held(plain), held(other)))
+    dim = plain[0].features.shape[1]
+    assert found[0].name == "feature_dim" and f"{dim} numbers in A and 11 in B" in found[0].text
+    assert {cause.name for cause in found} <= {"feature_dim", "other_weights"}
+
+
 def test_side_is_named():
     plain, shares = ([change(image(i)) for i in range(4)] for change in (lambda r: r, CAUSES["shares of the sides"][0]))
     assert "boxes of B are shares" in causes(compare(held(plain), held(shares)))[0].text
