@@ -8,7 +8,7 @@ import pytest
 
 import roivault
 from cache import Regions, StoreWriter
-from consumers import evaluation, runs
+from consumers import evaluation, setting
 from consumers.progress import CountProgress
 from consumers.tasks import Task
 
@@ -18,8 +18,8 @@ ROWS = 12
 @pytest.fixture
 def evaluate(tmp_path, monkeypatch, capsys, small_encoder, words):
     """Options -> (exit code, rows): UNITER, shrunken, on XVNLI in Arabic or on Flickr30K."""
-    monkeypatch.setattr(runs, "load_encoder", lambda name, checkpoint, heads, legacy: small_encoder(name, tuple(heads)))
-    monkeypatch.setattr(runs, "load_tokenizer", lambda config, name: words(config))
+    monkeypatch.setattr(setting, "load_encoder", lambda name, checkpoint, heads, legacy: small_encoder(name, tuple(heads)))
+    monkeypatch.setattr(setting, "load_tokenizer", lambda config, name: words(config))
     monkeypatch.setattr(Task, "max_tokens", 40)
     rows = [{"gold_label": "neutral", "sentence2": f"w{n}", "pairID": f"p{n}", "Flikr30kID": n} for n in range(ROWS)]
     captions = [{"id": str(n), "img_path": f"{n}.jpg", "sentences": ["a", f"b{n}"]} for n in range(ROWS)]
