@@ -20,14 +20,16 @@ def without_class(task: Task, examples: Sequence[Example]) -> list[str]:
     )
 
 
-def oddities(task: Task, data: TaskData | ModelData, writes: bool) -> list[str]:
-    """What is unusual about examples to train on. Raises: DataError: none has a label, or an answer to write."""
+def oddities(task: Task, data: TaskData | ModelData, dev: TaskData | ModelData, writes: bool) -> list[str]:
+    """What is unusual about examples to train on. Raises: DataError: none of them, or of those that choose the best
+    weights, has a label, or an answer to write."""
     blank = sum(not example.text.strip() for example in data.examples) if task.head else 0
     notes = [f"{blank:,} of {len(data):,} texts to train on are blank"] if blank else []
-    lacking = [not (one.answer if writes else one.labels) for one in data.examples if task.metric != "recall"]
-    unlabelled = sum(lacking)
-    if unlabelled == len(data):
-        raise DataError(f"none of the {unlabelled:,} rows to train on has a label that {task.name} knows")
-    if unlabelled:
+    if task.metric == "recall":
+        return notes
+    for examples, purpose in ((data.examples, "train on"), (dev.examples, "choose the best weights by")):
+        if not any(one.answer if writes else one.labels for one in examples):
+            raise DataError(f"none of the {len(examples):,} rows to {purpose} has a label that {task.name} knows")
+    if unlabelled := sum(not (one.answer if writes else one.labels) for one in data.examples):
         notes.append(f"{unlabelled:,} of {len(data):,} rows to train on have no label, or none that {task.name} knows")
     return notes

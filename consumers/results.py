@@ -30,7 +30,10 @@ class Table:
                 row = json.loads(line.decode())
                 self.rows[_key(row["run"])] = {**row, "status": str(row["status"])}
             except (ValueError, KeyError, TypeError, RecursionError) as error:
-                raise DataError(f"{self.path}, line {number}, is not a row of results: {error!r}") from error
+                raise DataError(
+                    f"{self.path}, line {number}, is not a row of results ({error!r}): remove the line, and its run is "
+                    "done again, or goes on from what it saved"
+                ) from error
 
     def of(self, run: Any) -> Row | None:
         """The row of a run."""

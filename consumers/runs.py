@@ -153,12 +153,14 @@ class FinetuneRun(Setting):
         dev: what the best weights are chosen by: "english", "target" (the language's own) or "translated" into it;
             None for what was published.
         recipe: hyper-parameters; None for the published ones.
+        weights: of the checkpoint, as those of `EvaluationRun`.
     """
 
     shots: str | None = None
     translated: bool = False
     dev: str | None = None
     recipe: Recipe | None = None
+    weights: tuple[int, int] | None = None
 
     @property
     def name(self) -> str:
@@ -221,7 +223,7 @@ def finetune(
     data = run.data(encoder, task, run.train_selections, recipe.max_tokens)
     dev = run.data(encoder, task, run.dev_selections, recipe.max_tokens, most=recipe.dev_items)
     drawn = [str(encoder.report)] if encoder.report and encoder.report.fresh else []
-    notes = [*data.notes, *oddities(task, data, isinstance(encoder, Model) and encoder.writes), *drawn]
+    notes = [*data.notes, *oddities(task, data, dev, isinstance(encoder, Model) and encoder.writes), *drawn]
     for note in notes:
         tell(note)
     if isinstance(encoder, Model):

@@ -342,6 +342,9 @@ class Trainer:
         self.optimizer.load_state_dict(state["optimizer"])
         self.schedule.load_state_dict(state["schedule"])
         self.progress = Progress(**state["progress"])
+        best = weights_of(self.encoder, self.folder / BEST)
+        if self.progress.best_update and not best.exists():
+            raise DataError(f"{best} is not there, though {path} tells of it; delete {path} to begin this run anew")
         generators = state["generators"]
         if len(generators) == self.ranks.count:
             torch.set_rng_state(generators[self.ranks.rank]["cpu"])

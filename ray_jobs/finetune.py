@@ -88,7 +88,7 @@ def finetune(
         raise UsageError(f"--grid {grid!r} is not one of {', '.join(GRIDS)}")
     import_module("tensorboard")  # its absence is told before anything is read
     from consumers.run_log import check_wandb
-    from consumers.runs import FinetuneRun
+    from consumers.runs import FinetuneRun, checkpoint_identity
 
     check_wandb(wandb)
     values = (
@@ -98,9 +98,10 @@ def finetune(
     changes = dict(zip(RECIPE_OPTIONS, values, strict=True))
     base = FinetuneRun(
         encoder, init, task, tuple(store), str(annotations), language, tokenizer, legacy, device,
-        precision, images and str(images), train_on, shots, translated, dev,
+        precision, images and str(images), train_on, shots, translated, dev, weights=checkpoint_identity(init),
     )  # fmt: skip
     runs = [with_recipe(run, changes) for run in (_grid(base, grid == "manyshot") if grid else [base])]
+    runs = list(dict.fromkeys(runs))  # with --lr the published rates are one
     for run in runs:
         run.check(run.load_task(), [*run.train_selections, *run.dev_selections], "--init")
     if workers > 1 and grid:
@@ -131,14 +132,14 @@ def _grid(base: FinetuneRun, many: bool) -> list[FinetuneRun]:
 
     task = base.load_task()
     sets = [one for one in task.counts if one.shots and (one.shots in task.many_shots) == many]
-    found = []
+    asked, found = base.language.split(","), []
     for one in sets:
-        if base.language in ("all", one.language) and base.shots in (None, one.shots):
+        if not {"all", one.language}.isdisjoint(asked) and base.shots in (None, one.shots):
             run = replace(base, language=one.language, shots=one.shots)
             rates = few_shot_rates(base.task, base.encoder)
             found += [replace(run, recipe=replace(run.resolved, lr=rate)) for rate in rates]
-    if not found:
-        which = f"in {base.language!r}{f' of {base.shots} shots' if base.shots else ''}"
+    if lost := [name for name in asked if not any(name in ("all", run.language) for run in found)]:
+        which = f"in {', '.join(map(repr, lost))}{f' of {base.shots} shots' if base.shots else ''}"
         raise UsageError(f"{base.task} has no sets of {'many' if many else 'few'} shots {which}")
     return found
 

@@ -3,6 +3,8 @@
 import errno
 import io
 import json
+import os
+import re
 import resource
 import signal
 
@@ -229,3 +231,37 @@ def test_translated_texts_and_sets_of_many_shots(miniature, finetune, tmp_path):
     assert best["shots"] == "100x5" and best["dev"] == max(run["result"]["dev"] for run in found["runs"])
     code, said = finetune("--grid", "fewshot", "--shots", "100x5", **common)
     assert code == 2 and "xflickrco has no sets of few shots in 'de' of 100x5 shots" in said.err
+
+
+def test_a_dev_set_without_labels_is_refused(finetune, small):
+    path = small.annotations / "XVNLI/annotations/en/dev.jsonl"
+    path.write_text(re.sub('"gold_label": "[a-z]+"', '"gold_label": "-"', path.read_text()))
+    code, said = finetune()
+    assert code == 65 and "rows to choose the best weights by has a label that xvnli knows" in said.err
+
+
+def test_other_weights_to_start_from_under_the_same_name_are_told(finetune, tmp_path):
+    start = tmp_path / "start.safetensors"
+    assert finetune()[0] == 0
+    start.write_bytes((tmp_path / "out" / NAME / "best.safetensors").read_bytes())
+    assert [finetune(init=start, out=tmp_path / "next")[0] for _ in range(2)] == [0, 0]
+    os.utime(start, ns=(1, 1))
+    code, said = finetune(init=start, out=tmp_path / "next")
+    assert code == 78 and "holds another run (weights: " in said.err
+
+
+def test_best_weights_that_are_gone_are_told(finetune, tmp_path):
+    assert finetune()[0] == 0
+    (tmp_path / "out" / NAME / "best.safetensors").unlink()
+    (tmp_path / "out/runs.jsonl").unlink()
+    code, said = finetune()
+    assert code == 65 and "best.safetensors is not there" in said.err and "state.pt to begin this run anew" in said.err
+
+
+def test_a_grid_of_some_languages_and_of_one_rate(finetune, small):
+    code, said = finetune("--grid", "fewshot", "--shots", "1", "--lr", "0.001", "--json", language="ar")
+    assert code == 0 and [run["run"]["recipe"]["lr"] for run in json.loads(said.out)["runs"]] == [0.001]
+    code, said = finetune("--grid", "fewshot", language="ar,xx,yy")
+    assert code == 2 and "xvnli has no sets of few shots in 'xx', 'yy'" in said.err
+    code, said = finetune("--grid", "fewshot", "--shots", "1", language="ar,fr")
+    assert code == 66 and "annotations/fr/train_1.jsonl is not there" in said.err
