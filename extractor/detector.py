@@ -40,12 +40,12 @@ class Detector(nn.Module):
         yield from self.describe_all(feature, rois, size, chunk)
 
     def map(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Feature maps [B,C,h,w] of a batch, and the (height, width) that boxes are clipped to."""
+        """Feature maps [B,C,h,w] of a batch, and the (height, width) of its images, which boxes are clipped to."""
         height, width = images.shape[2:]
         # a sliver is filled up with the mean to the least that the backbone can take
         images = F.pad(images, (0, max(0, MIN_SIDE - width), 0, max(0, MIN_SIDE - height)))
         weight = next(self.backbone.parameters())
-        return self.backbone(images.to(weight.dtype)), (images.shape[2], images.shape[3])
+        return self.backbone(images.to(weight.dtype)), (height, width)
 
     def propose(self, feature: Tensor, *arguments) -> list[Tensor]:
         """Proposals f32[p,4] of each image of a batch; what follows the maps goes to the proposal network."""

@@ -1,9 +1,14 @@
 import numpy as np
+import pytest
 import torch
 
 from extractor.configs import C4Config
 from extractor.detector import Detector
+from extractor.extractor import Extractor
+from extractor.images import DecodePolicy
+from extractor.presets import get_preset
 from extractor.roi_heads import RoIHeads
+from tests.extractor.shrunken import save_weights, shrunken
 
 
 def test_roi_pooling_equals_the_reference_implementation(golden):
@@ -41,3 +46,13 @@ def test_no_rois_at_all(small_extractor):
     with torch.inference_mode():
         found = detector.describe(torch.zeros(1, 16, 2, 2), torch.zeros(0, 4), (32, 32))
     assert len(found) == 0 and found.features.shape == (0, small_extractor.dim)
+
+
+@pytest.mark.parametrize("name", ["vg-r101", "bua-r101-10-100", "vinvl-x152"])
+@pytest.mark.parametrize("size", [(1, 3000), (3000, 2)])
+def test_no_box_reaches_into_what_fills_up_a_sliver(name, size, tmp_path):
+    preset = shrunken(get_preset(name))
+    extractor = Extractor(preset, save_weights(preset, tmp_path), "cpu", "float32", DecodePolicy())
+    (regions,) = extractor([np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)])
+    assert (regions.height, regions.width) == size
+    assert (regions.boxes >= 0).all() and (regions.boxes[:, 2:].max(axis=0, initial=0) <= size[::-1]).all()
