@@ -18,7 +18,7 @@ ROWS = 12
 @pytest.fixture
 def evaluate(tmp_path, monkeypatch, capsys, small_encoder, words):
     """Options -> (exit code, rows): UNITER, shrunken, on XVNLI in Arabic or on Flickr30K."""
-    monkeypatch.setattr(setting, "load_encoder", lambda name, checkpoint, heads, legacy: small_encoder(name, tuple(heads)))
+    monkeypatch.setattr(setting, "load_encoder", lambda name, _, heads, legacy: small_encoder(name, tuple(heads)))
     monkeypatch.setattr(setting, "load_tokenizer", lambda config, name: words(config))
     monkeypatch.setattr(Task, "max_tokens", 40)
     rows = [{"gold_label": "neutral", "sentence2": f"w{n}", "pairID": f"p{n}", "Flikr30kID": n} for n in range(ROWS)]
