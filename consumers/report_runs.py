@@ -110,7 +110,7 @@ def read_runs(
 
     Raises:
         UsageError: there are predictions files, but no annotations; or their path does not tell what they are of.
-        InputNotFound: a path is not there, or has nothing to report.
+        InputNotFound: a path is not there, or has nothing to report; or the annotations are not there.
         DataError: a results table is not one.
     """
     runs: list[Run] = []
@@ -128,8 +128,15 @@ def read_runs(
                 new = _of_table(file, failed) if file.suffix == ".jsonl" else [_of_predictions(file, eval_set)]
                 runs += [replace(run, model=name or run.model) for run in new]
             seen.add(file.resolve())
-    if annotations is None and any(not run.result for run in runs):
-        raise UsageError("predictions files are scored against annotations; name their folder with --annotations DIR")
+    if where and not runs and not failed:
+        raise InputNotFound(f"{', '.join(where)}: no run is in {RESULTS} yet")
+    if any(not run.result for run in runs):
+        if annotations is None:
+            raise UsageError(
+                "predictions files are scored against annotations; name their folder with --annotations DIR"
+            )
+        if not annotations.is_dir():
+            raise InputNotFound(f"annotations {annotations} are not a folder")
     scored, gold = [], cache(examples_of)
     for done, run in enumerate(runs, 1):
         try:

@@ -69,7 +69,8 @@ def _legend(report: Report) -> str:
     cells = [cell for table in (*report.paper, *report.languages) for cell in table.cells.values()]
     lines = [
         f"{len(report.runs):,} runs of {len(report.scores.models)} models. Scores are percent.",
-        "A cell is: measured (published, difference). Averages are over languages, unweighted, without English.",
+        "A cell is: measured (published, difference). Averages are over languages, unweighted, without English,",
+        "and there is none, nor a curve of averages, where a language is missing.",
     ]
     if any("cider" in cell.place.metric for cell in cells):
         lines.append("CIDEr is times 100, as papers print it: up to 1,000.")

@@ -130,6 +130,8 @@ def test_what_cannot_be_scored_is_told(capsys, annotations, folder, tmp_path):
     assert report["runs"] == 69 and "20 of 20 rows of the annotations have no prediction" in report["failed"][0]["why"]
     assert ("mine", "xvnli", "accuracy") not in cells(report, "4")  # no average of what is not whole
     (tmp_path / "nothing").mkdir()
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun/results.jsonl").touch()
     (tmp_path / "odd/results.jsonl").parent.mkdir()
     (tmp_path / "odd/results.jsonl").write_text('{"run": {"encoder": "uc2"}, "status": "done", "result": {}}\n')
     for line, code, message in (
@@ -138,6 +140,8 @@ def test_what_cannot_be_scored_is_told(capsys, annotations, folder, tmp_path):
         ([folder, "--out", path], 2, "is a file; give a folder"),
         ([tmp_path / "nothing"], 66, "has no results.jsonl and no predictions"),
         ([tmp_path / "nowhere"], 66, "nowhere does not exist"),
+        ([tmp_path / "begun"], 66, "begun: no run is in results.jsonl yet"),
+        ([folder, "--annotations", tmp_path / "nowhere"], 66, "nowhere are not a folder"),
         ([tmp_path / "odd"], 65, "run 1 is not one of `evaluate`"),
         ([annotations / "XVNLI/annotations/ar/test.jsonl"], 65, "is not a row of results"),
         ([folder, "--annotations", annotations, "--against", "m3p"], 2, "'m3p' is not one of uc2, mine"),
