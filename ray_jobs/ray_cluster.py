@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import shutil
+import signal
 import socket
 import sys
 import tempfile
@@ -118,6 +119,7 @@ class Cluster:
             raise InfrastructureLost(f"cannot {where}: {str(error).rstrip('.')}{self._logs()}") from error
         finally:
             utils.set_sigterm_handler = take_sigterm
+            _take_sigterm_back()
         self._print = worker.print_to_stdstream  # Ray has no setting for where it tells of processes that died
         worker.print_to_stdstream = _to_log
         log.info("connected to the Ray cluster %s", self._address or "of this job")
@@ -164,6 +166,13 @@ class Cluster:
 
     def _logs(self) -> str:
         return f"; its logs are in {self._folder}" if self._folder else ""
+
+
+def _take_sigterm_back() -> None:
+    """Put the handler of SIGTERM in the place of Ray's, which passes the signal on but aborts the process 3 s later."""
+    handler = signal.getsignal(signal.SIGTERM)
+    if handler is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
 
 
 def make_folder(place: str) -> tuple[str, IO[str]]:
