@@ -151,7 +151,7 @@ def test_processes_together_do_what_one_does(name, tmp_path, miniature, capsys):
 def test_processes_together_end_after_an_update_and_go_on(tmp_path, miniature, capsys):
     pytest.importorskip("ray")
     small = miniature(lambda folder: load_task("scenes", folder))
-    more = ("--epochs", 300, "--scheduled", 300, "--workers", 2)
+    more = ("--epochs", 60, "--scheduled", 60, "--workers", 2)
     line, name = finetune(small, tmp_path / "interrupted", *more), "uniter-small-scenes-en"
     folder = tmp_path / "interrupted" / name
     assert interrupt(line, folder / LOG, 2, signal.SIGINT) == INTERRUPTED
