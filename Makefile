@@ -22,7 +22,7 @@ demo: $(READY)
 	@$(RUN) -m roivault demo --out "$$OUT" $${PHOTOS:+--photos "$$PHOTOS"}
 
 test: $(READY)
-	@$(RUN) -m pytest
+	@OMP_NUM_THREADS=1 $(RUN) -m pytest --numprocesses 2 --dist loadgroup
 
 test-slow: $(READY)
 	@$(RUN) -m pytest -m slow

@@ -37,8 +37,8 @@ EXTRAS = {
 }
 FORMATS = ["h5py>=3.10"]  # foreign caches in HDF5
 EXTRAS["all"] = sorted({requirement for extra in EXTRAS.values() for requirement in extra} | set(FORMATS))
-EXTRAS["dev"] = ["pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100", "ruff>=0.6", "setuptools>=70.1", *FORMATS]
-EXTRAS["dev"] += ["prometheus_client>=0.19", "pyyaml>=6", "pyarrow>=14", "cryptography>=42"]
+EXTRAS["dev"] = ["pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.5", "hypothesis>=6.100", "ruff>=0.6", *FORMATS]
+EXTRAS["dev"] += ["setuptools>=70.1", "prometheus_client>=0.19", "pyyaml>=6", "pyarrow>=14", "cryptography>=42"]
 
 setup(
     name="roivault",

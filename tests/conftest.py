@@ -9,6 +9,15 @@ import numpy as np
 import pytest
 
 
+def pytest_collection_modifyitems(config, items):
+    """Where processes share the tests (make test), those of a file stay together, and so do all that start Ray: each
+    of its clusters takes the machine for its own."""
+    if config.pluginmanager.hasplugin("xdist"):
+        for item in items:
+            name = "ray" if "ray_jobs" in item.path.parts and "ray" in item.path.stem else str(item.path)
+            item.add_marker(pytest.mark.xdist_group(name))
+
+
 class Miniature(NamedTuple):
     task: object
     annotations: Path
