@@ -7,6 +7,7 @@ checkpoint, and an equal overlap already suppresses.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from torchvision.ops import nms
 
 from .backbone import Backbone, FrozenBatchNorm2d, Norm
-from .boxes import decode_deltas, exclusive, has_area, inclusive_cells, on_grid
+from .boxes import decode_deltas, exclusive, grid_anchors, has_area, inclusive_cells, on_grid
 from .bua_presets import BuaCaffeConfig, CaffeNMS
 from .detections import Detections
 from .detector import Detector
@@ -26,6 +27,7 @@ from .rpn import RPNHead, by_anchor
 from .selection import Selection, select, select_per_class
 
 ANCHORS = "proposal_generator.anchor_generator.cell_anchors.0"
+SIZES_OF_CONFIG = (4, 8, 16, 32)  # pixels; of the anchors that detectron2 makes where it does not take the checkpoint's
 MIN_SIDE = 16  # pixels of the original image that a proposal's sides have to exceed
 
 
@@ -122,6 +124,15 @@ class BuaCaffeDetector(Detector):
             f"its anchors, {ANCHORS}, have sides of {sides[0].min():.0f} to {sides[0].max():.0f} px where Caffe's have "
             f"{sides[1].min():.0f} to {sides[1].max():.0f}; its proposals will be others than the published ones"
         )
+
+    def known_faults(self) -> dict[str, nn.Module]:
+        """This network with the anchors that a current detectron2 gives it, whatever the checkpoint has."""
+        generator = copy.deepcopy(self.proposal_generator)
+        anchors = grid_anchors(1, 1, 1, SIZES_OF_CONFIG, self.config.anchor_ratios)
+        generator.anchor_generator["cell_anchors"].register_buffer("0", anchors)
+        faulty = copy.copy(self)
+        faulty._modules = {**self._modules, "proposal_generator": generator}
+        return {"the anchors of a current detectron2, of 4 to 32 pixels, instead of the checkpoint's": faulty}
 
     @torch.inference_mode()
     def detect(

@@ -34,6 +34,7 @@ class Network(Protocol):
         default_tensors: optional, a method that gives tensors by name which a checkpoint may lack.
         doubts: optional, a method that takes the tensors of a checkpoint and tells what to warn of, "" for nothing.
         complete: optional, a method that takes the `Detections` that were kept and adds what depends on it.
+        known_faults: optional, a method that gives the network as others run it by mistake, by what is wrong then.
         needs_frames: optional, True where `detect` also takes `frames`, the `preprocess.Frame` of each image.
     """
 

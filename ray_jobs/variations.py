@@ -24,6 +24,10 @@ def variations(extractor: Extractor, names: set[str]) -> Iterator[tuple[str, Ext
         yield from selections(extractor)
     from extractor.networks import network_class
 
+    for fault, network in getattr(extractor._network, "known_faults", dict)().items():
+        faulty = copy(extractor)
+        faulty._network = network
+        yield fault, faulty, False
     rule = extractor.preset.preprocess
     yield "describing the boxes of the cache", extractor, True
     others = [other for other in map(get_preset, list_extractors()) if isinstance(other.preprocess, Preprocess)]

@@ -74,11 +74,15 @@ def test_caffe_detections_and_given_boxes(golden, checkpoint, image):
 
 def test_a_checkpoint_without_anchors_gets_the_right_ones(golden, checkpoint):
     path, weights = golden / "images" / "syn_1200x300.png", checkpoint("bua_caffe_r101", anchors=False)
-    (found,) = load("bua-r101-10-100", weights)([path])
+    extractor = load("bua-r101-10-100", weights)
+    (found,) = extractor([path])
     assert_same_rows(found, np.load(golden / "bua_caffe" / "syn_1200x300__roi_feats_10-100.npz"), CAFFE)
     fault = np.load(golden / "bua_caffe" / "fault_missing_anchors__syn_1200x300__roi_feats_10-100.npz")
     near = np.abs(found.boxes[:, None] - fault["bbox"][None]).max(axis=2).min(axis=1) < 1
     assert near.mean() < 0.1
+    (extractor._network,) = extractor._network.known_faults().values()
+    (found,) = extractor([path])
+    assert_same_rows(found, fault, CAFFE)
 
 
 @pytest.mark.parametrize(

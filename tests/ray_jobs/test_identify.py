@@ -11,12 +11,13 @@ from typer.testing import CliRunner
 
 from cache import InputNotFound, StoreWriter, UsageError, WeightsError
 from cache.contents import StoreContents
-from extractor import DecodePolicy, get_preset
+from extractor import DecodePolicy, Extractor, get_preset
 from ray_jobs import identify as module
 from ray_jobs.identify import find_images, identify
 from ray_jobs.identify_command import register
 from ray_jobs.variations import selections, variations
 from tests.cache.images import WORDS, image, pick, shaken
+from tests.extractor.shrunken import save_weights, shrunken
 
 DIM = get_preset("demo").dim
 
@@ -30,6 +31,7 @@ class Fake:
     """An extractor that knows the pictures by their names, and sees colours swapped, or sizes, as its preset says."""
 
     classes, attributes = WORDS["classes"], WORDS["attributes"]
+    _network = None
 
     def __init__(self, name, weights, device):
         self.preset, self.policy = replace(get_preset("demo"), name=name), DecodePolicy()
@@ -102,7 +104,7 @@ def test_other_resize_rules_are_tried(store, photos, change, expected):
 
 @pytest.mark.parametrize("name", ["vg-r101", "bua-d2-r101"])
 def test_selections_are_tried_first_where_one_was_seen(name):
-    extractor = SimpleNamespace(preset=get_preset(name), policy=DecodePolicy())
+    extractor = SimpleNamespace(preset=get_preset(name), policy=DecodePolicy(), _network=None)
     first, last = ([text for text, _, _ in variations(extractor, {cause})] for cause in ("selection", "unknown"))
     selected = [text for text in first if text.startswith("regions selected as by ")]
     assert len(selected) >= 8 and first[: len(selected)] == selected == last[-len(selected) :]
@@ -122,6 +124,16 @@ def test_selections_of_the_same_network_are_tried_first(name, own):
     extractor = SimpleNamespace(preset=get_preset(name))
     first = [text.removeprefix("regions selected as by ") for text, _, _ in selections(extractor)][: len(own)]
     assert first == own
+
+
+def test_a_known_fault_is_tried_first(tmp_path):
+    preset = shrunken(get_preset("bua-r101-10-100"))
+    extractor = Extractor(preset, save_weights(preset, tmp_path), "cpu", "float32", DecodePolicy())
+    change, faulty, own_boxes = next(variations(extractor, set()))
+    assert "anchors of a current detectron2" in change and not own_boxes
+    picture = np.random.default_rng(0).integers(0, 256, (200, 300, 3), np.uint8)
+    (right,), (wrong,), (again,) = (one([picture]) for one in (extractor, faulty, extractor))
+    assert np.array_equal(right.boxes, again.boxes) and not np.isin(wrong.boxes[:, 0], right.boxes[:, 0]).all()
 
 
 SELECTIONS = """
