@@ -110,6 +110,7 @@ def forked(line: list[str]) -> int:
     """The front door in a child; returns its process id."""
     child = os.fork()
     if child == 0:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # tests that run in the background ignore it
         try:
             with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
                 code = roivault.main(line)
