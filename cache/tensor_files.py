@@ -55,13 +55,10 @@ def check_unpacked(path: Path) -> None:
 def check_plain(path: Path, name: str, tensor: Tensor) -> None:
     """Raises: WeightsError: a tensor of a file of torch is of another kind than numbers in rows, or lets one number
     stand for many, as in a file made to fill the memory."""
+    claimed = tensor.numel() * tensor.element_size()
     odd = tensor.is_meta or tensor.is_nested or tensor.is_quantized or tensor.is_complex()
-    if odd or str(tensor.layout) != "torch.strided" or _claimed(tensor) > tensor.untyped_storage().nbytes():
+    if odd or str(tensor.layout) != "torch.strided" or claimed > tensor.untyped_storage().nbytes():
         raise WeightsError(f"{path}: {name} is not a plain tensor of numbers")
-
-
-def _claimed(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
 
 
 def unreadable(path: Path, error: BaseException) -> WeightsError:

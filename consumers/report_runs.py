@@ -24,6 +24,7 @@ from .published import Place
 from .report_scores import few_shot_samples
 from .results import Row, Table
 from .tasks import Example, Selection, Task, list_tasks, load_task
+from .tasks.files import check_annotations
 
 RESULTS = "results.jsonl"
 PREDICTIONS = re.compile(r"test_(?P<language>[a-z]{2})_(?P<shots>\w+)_result\.json(\.gz)?")
@@ -135,8 +136,7 @@ def read_runs(
             raise UsageError(
                 "predictions files are scored against annotations; name their folder with --annotations DIR"
             )
-        if not annotations.is_dir():
-            raise InputNotFound(f"annotations {annotations} are not a folder")
+        check_annotations(annotations)
     scored, gold = [], cache(examples_of)
     for done, run in enumerate(runs, 1):
         try:

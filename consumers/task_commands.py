@@ -63,8 +63,9 @@ def check(
     from cache import open_store
 
     from .tasks import list_tasks, load_task
+    from .tasks.files import check_annotations
 
-    _there(annotations)
+    check_annotations(annotations)
     opened = open_store(store) if store else None
     trained = None
     if training:
@@ -83,11 +84,6 @@ def check(
     if all(row["state"] == "absent" for row in rows):
         raise InputNotFound(f"{annotations} has none of the files of {task}; the first would be {rows[0]['detail']}")
     raise typer.Exit(65 if any(row["state"] == "differs" for row in rows) else 0)
-
-
-def _there(annotations: Path) -> None:
-    if not annotations.is_dir():
-        raise InputNotFound(f"annotations {annotations} are not a folder")
 
 
 def _check(task: Task, selection: Selection, store: Any, trained: TrainingPictures | None) -> dict[str, Any]:
@@ -139,8 +135,9 @@ def stats(
     """What the sets of a task are like, beside published figures: labels, lengths of texts, pictures of two sets."""
     from .task_stats import task_stats
     from .tasks import load_task
+    from .tasks.files import check_annotations
 
-    _there(annotations)
+    check_annotations(annotations)
     known = load_task(task, annotations)
     found = task_stats(known)
     if not found["sets"]:

@@ -19,6 +19,12 @@ SUFFIXES = ("", ".gz", ".zip")
 ENCODING = "utf-8-sig"  # utf-8, whose byte order mark, which some editors write, is no part of the text
 
 
+def check_annotations(folder: Path) -> None:
+    """Raises: InputNotFound: there is no such folder."""
+    if not folder.is_dir():
+        raise InputNotFound(f"annotations {folder} are not a folder")
+
+
 def find_file(path: Path) -> Path | None:
     """`path`, or the same name with .gz or .zip behind it, or .zip instead of its suffix, whichever is there."""
     forms = (*(Path(f"{path}{suffix}") for suffix in SUFFIXES), path.with_suffix(".zip"))
